@@ -1,0 +1,228 @@
+// Chapter 03, the executable. Without arguments: a narrated demonstration. With --q --k --v, or
+// with sizes for random input: a tool that writes o.npy.
+#include <optional>
+#include <string>
+
+#include "chapters/03_tiled_forward/tiled_forward.hpp"
+#include "chapters/03_tiled_forward/tiled_forward_cuda.hpp"
+#include "common/cli/cli.hpp"
+#include "common/device/eigen.hpp"
+#include "common/reference/attention.hpp"
+#include "common/tensor/npy_matrix.hpp"
+#include "common/tensor/random_matrix.hpp"
+#include "common/tensor/scale.hpp"
+
+namespace {
+
+using namespace flash_steps;
+using cli::print;
+
+// ---- the demonstration
+// -------------------------------------------------------------------------
+
+// Prints the state of row 0 after each tile.
+class Narrator : public TileObserver<float> {
+ public:
+  void on_tile(const FoldedTile<float>& tile) override {
+    const TileState<float>& state = tile.state;
+    print(
+        "{:>4}   {:>4.0f} {:>4.0f}   {:>4.0f}   {:>7.4f}   {:>6.4f} {:>6.4f}   {:>7.4f}   "
+        "{:>8.4f}   {:>8.4f}\n",
+        number_++, tile.S(0, 0), tile.S(0, 1), state.m[0], state.alpha[0], state.S(0, 0),
+        state.S(0, 1), state.l[0], state.O(0, 0), state.O(0, 0) / state.l[0]);
+  }
+
+ private:
+  int number_ = 0;
+};
+
+void narrate_one_row() {
+  print(
+      "One query, four keys, two tiles of Bc = 2 keys. The scores are 1, 3, 2, 4, the values "
+      "10, 20, 30, 40.\n"
+      "No tile knows the maximum of the whole row, yet the last line is the softmax over all "
+      "four:\n\n"
+      "tile    scores S      m     alpha   P = exp(S - m)        l          O      O / l\n");
+  Matrix<float> Q(1, 1), K(4, 1), V(4, 1), O(1, 1);
+  Q << 1;
+  K << 1, 3, 2, 4;
+  V << 10, 20, 30, 40;
+  Narrator narrator;
+  tiled_forward_cpu<float>(Q, K, V, O, {.Br = 1, .Bc = 2}, 1.0, &narrator);
+  print(
+      "\nalpha = exp(m_old - m_new) carries l and O from the old maximum to the new one. "
+      "Result: {:.4f}\n\n",
+      O(0, 0));
+}
+
+// The largest |actual - expected| over max(1, largest |expected|); NaN if there is one
+// anywhere.
+double error(const Matrix<float>& actual, const Matrix<double>& expected) {
+  const Matrix<double> difference = actual.cast<double>() - expected;
+  return difference.cwiseAbs().maxCoeff<Eigen::PropagateNaN>() /
+         std::max(1.0, expected.cwiseAbs().maxCoeff());
+}
+
+void compare_devices() {
+  const Index Nq = 100, Nk = 150, d = 40;
+  const Tiling tile{.Br = 16, .Bc = 32};
+  const auto Q = random_matrix<float>(Nq, d, 0, 0), K = random_matrix<float>(Nk, d, 0, 1),
+             V = random_matrix<float>(Nk, d, 0, 2);
+  const auto exact =
+      reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>()).O;
+  print(
+      "A random head: Nq = {}, Nk = {}, d = {}, tiles of Br = {}, Bc = {}, none of which "
+      "divides.\n"
+      "Largest difference from naive attention in float64:\n",
+      Nq, Nk, d, tile.Br, tile.Bc);
+
+  const auto report = [&](const std::string& name, const Matrix<float>& O) {
+    const double e = error(O, exact);
+    print("  {:<22} {:.1e}\n", name, e);
+    if (!(e <= 1e-5)) throw cli::CheckFailed(name + " differs from the reference");
+  };
+  Matrix<float> O(Nq, d);
+  tiled_forward_cpu<float>(Q, K, V, O, tile);
+  report("tiled, CPU", O);
+  if (!device_available()) {
+    print("  tiled, CUDA kernel     not run: this build wants a GPU, and there is none\n");
+    return;
+  }
+  DeviceMatrix<float> device_O(Nq, d);
+  tiled_forward_cuda(to_device(Q), to_device(K), to_device(V), device_O, tile);
+  report("CUDA kernel (" + std::string(device_kind()) + ")", to_host(device_O));
+}
+
+// ---- the tool
+// ----------------------------------------------------------------------------------
+
+template <class T>
+struct Head {
+  Matrix<T> Q, K, V;
+};
+
+template <class T>
+Matrix<T> forward(const Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
+  Matrix<T> O(head.Q.rows(), head.Q.cols());
+  if (common.device == "cpu") {
+    tiled_forward_cpu<T>(head.Q, head.K, head.V, O, tile, common.scale);
+    return O;
+  }
+  const auto upload = [](const Matrix<T>& m) {
+    return to_device(Matrix<float>(m.template cast<float>()));
+  };
+  DeviceMatrix<float> device_O(O.rows(), O.cols());
+  tiled_forward_cuda(upload(head.Q), upload(head.K), upload(head.V), device_O, tile,
+                     common.scale);
+  return to_host(device_O).template cast<T>();
+}
+
+template <class T>
+void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
+  const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
+  Tiling tile = default_tiling(
+      d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
+  tile.Br = common.br.value_or(tile.Br);
+  tile.Bc = common.bc.value_or(tile.Bc);
+  std::optional<std::filesystem::path> out;
+  if (common.out) out = cli::make_output_directory(*common.out);
+
+  const Matrix<T> O = forward(head, common, tile);
+  std::vector<std::string> files;
+  if (out) {
+    write_npy(*out / "o.npy", to_npy(O));
+    files.push_back((*out / "o.npy").string());
+  }
+  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  const double scale = resolve_scale<T>(common.scale, d);
+  if (common.json) {
+    cli::Report report;
+    report.set("chapter", "03_tiled_forward");
+    report.set("device", common.device);
+    report.set("device_name", device);
+    report.set("nq", Nq);
+    report.set("nk", Nk);
+    report.set("d", d);
+    report.set("br", tile.Br);
+    report.set("bc", tile.Bc);
+    report.set("scale", scale);
+    report.set("files", files);
+    report.print();
+    return;
+  }
+  print(
+      "tiled forward on {} ({}): Q [{}, {}], K and V [{}, {}], Br = {}, Bc = {}, scale = "
+      "{:.6g}\n",
+      common.device, device, Nq, d, Nk, d, tile.Br, tile.Bc, scale);
+  for (const std::string& file : files) print("wrote {}\n", file);
+}
+
+struct Files {
+  std::optional<std::string> q, k, v;
+};
+
+void run_files(const Files& files, const cli::CommonOptions& common) {
+  const cli::Input q = cli::read_input(*files.q, "--q"), k = cli::read_input(*files.k, "--k"),
+                   v = cli::read_input(*files.v, "--v");
+  cli::require_same_dtype({&q, &k, &v});
+  cli::Dimensions sizes;
+  sizes.require(q, {"Nq", "d"});
+  sizes.require(k, {"Nk", "d"});
+  sizes.require(v, {"Nk", "d"});
+  sizes.require_range("d", 1, 256);
+  const auto head = [&]<class T>(T) {
+    return Head<T>{to_matrix<T>(q.array, q.file), to_matrix<T>(k.array, k.file),
+                   to_matrix<T>(v.array, v.file)};
+  };
+  if (dtype_name(q.array) == std::string("f8")) {
+    run_tool(head(double{}), common);
+  } else {
+    run_tool(head(float{}), common);
+  }
+}
+
+void run_random(const cli::CommonOptions& common) {
+  const Index nk = common.nk.value_or(common.n);
+  run_tool(Head<float>{random_matrix<float>(common.n, common.d, common.seed, 0),
+                       random_matrix<float>(nk, common.d, common.seed, 1),
+                       random_matrix<float>(nk, common.d, common.seed, 2)},
+           common);
+}
+
+void run(const cli::Arguments& arguments) {
+  Files files;
+  cli::CommonOptions common;
+  cli::Options options(
+      "03_tiled_forward",
+      "FlashAttention's forward pass for one head, tile by tile. Without arguments: a "
+      "narrated demonstration.");
+  options.group("Input");
+  options.add("--q", files.q, "queries, .npy [Nq, d], f4 or f8");
+  options.add("--k", files.k, "keys, .npy [Nk, d]");
+  options.add("--v", files.v, "values, .npy [Nk, d]");
+  cli::add_sizes(options, common);
+  cli::add_scale(options, common);
+  cli::add_tiles(options, common);
+  cli::add_device(options, common);
+  cli::add_output(options, common);
+  options.all_or_none({"--q", "--k", "--v"});
+  options.exclusive({"--q"}, {"--n", "--nk", "--d"});
+  options.example("03_tiled_forward --q q.npy --k k.npy --v v.npy --out results");
+  options.parse(arguments);
+
+  if (!options.any_given()) {
+    narrate_one_row();
+    compare_devices();
+    return;
+  }
+  require_device(common.device);
+  if (files.q) {
+    run_files(files, common);
+  } else {
+    run_random(common);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return flash_steps::cli::run_main(argc, argv, run); }

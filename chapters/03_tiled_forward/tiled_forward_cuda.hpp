@@ -1,0 +1,22 @@
+// Chapter 03 on the device. No Eigen: nvcc and the host compiler both read this file.
+#pragma once
+
+#include <optional>
+
+#include "chapters/03_tiled_forward/tiling.hpp"
+#include "common/device/array.hpp"
+
+namespace flash_steps {
+
+// The twin of tiled_forward_cpu in float32: Q (Nq, d), K and V (Nk, d) -> O (Nq, d), one block
+// to a query tile. Asynchronous on a GPU. Besides what the CPU version throws,
+// std::invalid_argument if the tiles do not fit into the device's shared memory.
+void tiled_forward_cuda(const DeviceMatrix<float>& Q, const DeviceMatrix<float>& K,
+                        const DeviceMatrix<float>& V, DeviceMatrix<float>& O, Tiling tile = {},
+                        std::optional<double> scale = {});
+
+// Throws std::invalid_argument, naming both numbers, if the tiles need more shared memory than
+// a block of this device can have.
+void require_tile_fits(Tiling tile, std::int64_t d);
+
+}  // namespace flash_steps

@@ -1,0 +1,25 @@
+#include "common/cli/output_directory.hpp"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "common/cli/error.hpp"
+
+namespace flash_steps::cli {
+
+std::filesystem::path make_output_directory(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (!error && ::access(directory.c_str(), W_OK | X_OK) != 0)
+    error = {errno, std::generic_category()};
+  if (error) {
+    throw UsageError(fmt::format("--out: cannot use '{}' as the output directory: {}",
+                                 directory, error.message()));
+  }
+  return directory;
+}
+
+}  // namespace flash_steps::cli

@@ -1,0 +1,33 @@
+# Flags for every target. -march and sanitizers are global on purpose: Eigen's allocator depends on
+# them, and a program linked from both kinds dies in free().
+if(FLASH_STEPS_NATIVE)
+  include(CheckCXXCompilerFlag)
+  check_cxx_compiler_flag(-march=native FLASH_STEPS_HAS_MARCH_NATIVE)
+  if(FLASH_STEPS_HAS_MARCH_NATIVE)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-march=native>)
+  endif()
+endif()
+if(FLASH_STEPS_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FLASH_STEPS_SANITIZE}>
+                      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=all>
+                      $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>)
+  if(FLASH_STEPS_SANITIZE_SKIP)
+    add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=${FLASH_STEPS_SANITIZE_SKIP}>)
+  endif()
+  add_link_options(-fsanitize=${FLASH_STEPS_SANITIZE})
+endif()
+
+# CMake 3.25 knows no C++20 for nvcc. Constexpr functions of the standard library (std::min) may be
+# called in kernels.
+add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>
+                    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
+
+# Warnings are errors in our own code.
+function(flash_steps_warnings target)
+  # g++ 12 is wrong about AVX-512's undefined-value intrinsics, and about "literal" + std::string
+  set(gcc_only $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-restrict>)
+  set(clang_only $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wno-sign-conversion>)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Werror;-Wno-unknown-pragmas;${gcc_only};${clang_only}>
+    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>)
+endfunction()
