@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "chapters/03_tiled_forward/tile_memory.hpp"
 #include "chapters/03_tiled_forward/tiled_forward.hpp"
 #include "chapters/03_tiled_forward/tiled_forward_cuda.hpp"
 #include "common/cli/cli.hpp"

@@ -1,9 +1,9 @@
 // Chapter 03: FlashAttention's forward pass, tile by tile, on the device. The equations and the
 // marks [n] are those of tiled_forward.hpp.
 #include <algorithm>
-#include <string>
 
 #include "chapters/03_tiled_forward/fold_tile.cuh"
+#include "chapters/03_tiled_forward/tile_memory.hpp"
 #include "chapters/03_tiled_forward/tiled_forward_cuda.hpp"
 #include "common/tensor/ceil_div.hpp"
 #include "common/tensor/scale.hpp"
@@ -75,17 +75,6 @@ __global__ void tiled_forward_kernel(global<const float> Q,  // (Nq, d)
 }
 
 }  // namespace
-
-void require_tile_fits(Tiling tile, std::int64_t d) {
-  const std::int64_t needed = tile_shared_bytes(tile, d),
-                     limit = device_limits().shared_bytes_per_block;
-  if (needed <= limit) return;
-  require(false, "tiles of Br = " + std::to_string(tile.Br) +
-                     ", Bc = " + std::to_string(tile.Bc) + " with d = " + std::to_string(d) +
-                     " need " + std::to_string(needed) +
-                     " bytes of shared memory, but a block of this device has " +
-                     std::to_string(limit));
-}
 
 void tiled_forward_cuda(const DeviceMatrix<float>& Q, const DeviceMatrix<float>& K,
                         const DeviceMatrix<float>& V, DeviceMatrix<float>& O, Tiling tile,

@@ -10,8 +10,8 @@
 #include <optional>
 #include <span>
 
-#include "chapters/03_tiled_forward/tiling.hpp"
 #include "common/tensor/matrix.hpp"
+#include "common/tensor/tiling.hpp"
 
 namespace flash_steps {
 

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "chapters/03_tiled_forward/tiling.hpp"
 #include "common/device/array.hpp"
+#include "common/tensor/tiling.hpp"
 
 namespace flash_steps {
 
@@ -14,9 +14,5 @@ namespace flash_steps {
 void tiled_forward_cuda(const DeviceMatrix<float>& Q, const DeviceMatrix<float>& K,
                         const DeviceMatrix<float>& V, DeviceMatrix<float>& O, Tiling tile = {},
                         std::optional<double> scale = {});
-
-// Throws std::invalid_argument, naming both numbers, if the tiles need more shared memory than
-// a block of this device can have.
-void require_tile_fits(Tiling tile, std::int64_t d);
 
 }  // namespace flash_steps

@@ -44,7 +44,7 @@ constexpr HeadsLayout bnhd_layout(std::int64_t B, std::int64_t H, std::int64_t N
 // its strides, could leave the signed 64-bit range.
 inline void check_layout(const HeadsLayout& layout);
 
-// ------------------------------------------------------------------------------------------------
+// --------------------------------------------------------------------------------------------
 
 namespace detail {
 

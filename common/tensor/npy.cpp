@@ -7,10 +7,11 @@
 #include <fstream>
 #include <istream>
 #include <limits>
-#include <new>
 #include <optional>
 #include <streambuf>
+#include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "common/tensor/ceil_div.hpp"
 #include "common/tensor/element_count.hpp"
@@ -33,8 +34,7 @@ using Data = decltype(NpyArray::data);
   throw NpyError(name + ": " + reason);
 }
 
-// ---- reading
-// ------------------------------------------------------------------------------------
+// ---- reading -------------------------------------------------------------------------------
 
 // A stream of known length. Lengths are checked before anything is allocated or read, so that a
 // header cannot ask for more than the file has.
@@ -194,8 +194,7 @@ std::uint64_t regular_file_size(const std::filesystem::path& path, const std::st
   return size;
 }
 
-// ---- writing
-// ------------------------------------------------------------------------------------
+// ---- writing -------------------------------------------------------------------------------
 
 std::string header_text(const NpyArray& array) {
   std::string sizes;
