@@ -193,10 +193,8 @@ void run_random(const cli::CommonOptions& common) {
 void run(const cli::Arguments& arguments) {
   Files files;
   cli::CommonOptions common;
-  cli::Options options(
-      "03_tiled_forward",
-      "FlashAttention's forward pass for one head, tile by tile. Without arguments: a "
-      "narrated demonstration.");
+  cli::Options options("03_tiled_forward",
+                       "FlashAttention's forward pass for one head, tile by tile.");
   options.group("Input");
   options.add("--q", files.q, "queries, .npy [Nq, d], f4 or f8");
   options.add("--k", files.k, "keys, .npy [Nk, d]");

@@ -9,6 +9,20 @@
 #include "common/tensor/shapes.hpp"
 
 namespace flash_steps {
+namespace {
+
+// row = exp(row - shift), and exactly 0 for a score of -inf, where Eigen's exp gives 3e-39 on
+// some CPUs. Its select is slow, so it is kept for rows that need it.
+template <class Row, class T>
+void exp_minus(Row row, T shift) {
+  if (row.minCoeff() > -kInf<T>) {
+    row = (row - shift).exp();
+  } else {
+    row = (row == -kInf<T>).select(T(0), (row - shift).exp());
+  }
+}
+
+}  // namespace
 
 template <class T>
 TileState<T>::TileState(Index rows, Index d)
@@ -33,17 +47,19 @@ void fold_tile(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, MatrixIn<T> 
 
   // [begin 03.fold-tile]
   for (Index r = 0; r < rows; ++r) {
+    state.alpha[r] = T(1);
+    if (visible[r] == 0) continue;
     auto row = S.row(r).head(visible[r]).array();
 
-    // [9] the new maximum. While no score is above -inf, (-inf) - (-inf) is kept out of the
-    // exponents
-    const T m_new = visible[r] > 0 ? std::max(state.m[r], row.maxCoeff()) : state.m[r];
+    // [9] the new maximum. While there is none above -inf, the exponents are relative to 0:
+    // (-inf) - (-inf) would be NaN
+    const T m_new = std::max(state.m[r], row.maxCoeff());
     const T shift = m_new == -kInf<T> ? T(0) : m_new;
 
-    // [9] alpha carries the old l over to the new maximum; this tile's weights are relative to
+    // [9] this tile's weights are relative to the new maximum; alpha carries the old l over to
     // it
+    exp_minus(row, shift);
     state.alpha[r] = std::exp(state.m[r] - shift);
-    row = (row == -kInf<T>).select(T(0), (row - shift).exp());
     state.l[r] = state.alpha[r] * state.l[r] + row.sum();
     state.m[r] = m_new;
   }
@@ -89,12 +105,10 @@ TileState<T> forward_q_tile(MatrixIn<T> Qi, MatrixIn<T> K, MatrixIn<T> V, Index 
   // [begin 03.walk]
   for (Index k_start = 0; k_start < Nk; k_start += Bc) {  // [6]
     const Index cols = std::min(Bc, Nk - k_start);        // the last tile may be short
-    std::fill(visible.begin(), visible.end(),
-              cols);  // no mask yet: every row sees the whole tile
+    std::fill(visible.begin(), visible.end(), cols);      // no mask: all rows see all of it
     state.col0 = k_start;
     fold_tile<T>(state, Qi, K.middleRows(k_start, cols), V.middleRows(k_start, cols), scale,
-                 visible,
-                 observer);  // [7]-[10]
+                 visible, observer);  // [7]-[10]
   }
   normalise(state);  // [12]
   // [end]

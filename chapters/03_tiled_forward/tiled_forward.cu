@@ -24,14 +24,13 @@ __device__ void forward_q_tile(const TileMemory& tile, int rows,
   const std::int64_t Bc = tile.Bc;
 
   // [begin 03.walk-cuda]
-  for (std::int64_t k_start = 0; k_start < Nk; k_start += Bc) {  // [6]
-    const int cols =
-        static_cast<int>(std::min<std::int64_t>(Bc, Nk - k_start));  // may be short
-    for (int e = thread; e < cols * tile.d; e += threads) {          // [7]
+  for (std::int64_t k_start = 0; k_start < Nk; k_start += Bc) {     // [6]
+    const int cols = static_cast<int>(std::min(Bc, Nk - k_start));  // the last may be short
+    for (int e = thread; e < cols * tile.d; e += threads) {         // [7]
       tile.K[e] = K[k_start * tile.d + e];
       tile.V[e] = V[k_start * tile.d + e];
     }
-    for (int r = thread; r < rows; r += threads) tile.visible[r] = cols;  // no mask yet
+    for (int r = thread; r < rows; r += threads) tile.visible[r] = cols;  // no mask
     __syncthreads();  // the tile is complete
 
     fold_tile(tile, rows, cols, scale);  // [8]-[10]

@@ -66,9 +66,7 @@ struct Options::Impl {
 
   // What every program has at the end of its help.
   void finish() {
-    app.set_help_flag("-h,--help", "print this text")
-        ->group("Output")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    app.set_help_flag("-h,--help", "print this text")->group("Output");
     app.footer(
         "Without arguments: a short narrated demonstration.\n"
         "Exit codes: 0 done; 1 a cross-check, the device or the output failed; 2 bad usage or "
@@ -86,19 +84,27 @@ struct Options::Impl {
     return found != names.end() ? *found : "";
   }
 
-  void split(const Arguments& arguments) {
-    for (const std::string& argument : arguments) {
-      // of `--q=`, CLI11 would take the next argument for the value
-      if (argument.starts_with("--") && argument.find('=') + 1 == argument.size()) {
-        throw UsageError(fmt::format("'{}' has nothing after its '='", argument));
-      }
+  // What CLI11 would accept: `--q= next` for `--q next`, and `--json=true`.
+  void check_equals_sign(const std::string& argument) const {
+    const std::size_t equals = argument.find('=');
+    if (!argument.starts_with("--") || equals == std::string::npos) return;
+    const std::string name = argument.substr(0, equals), value = argument.substr(equals + 1);
+    const CLI::Option* option = app.get_option_no_throw(name);
+    if (option == nullptr) return;
+    if (option->get_items_expected_max() == 0) {
+      throw UsageError(fmt::format("{} takes no value, found '{}'", name, value));
     }
+    if (value.empty()) throw UsageError(fmt::format("{} needs a value, found ''", name));
+  }
+
+  void split(const Arguments& arguments) {
+    for (const std::string& argument : arguments) check_equals_sign(argument);
     try {
       app.parse(Arguments(arguments.rbegin(), arguments.rend()));  // CLI11 wants them reversed
     } catch (const CLI::CallForHelp&) {
       throw HelpRequested(app.help());
-    } catch (
-        const CLI::ArgumentMismatch&) {  // the last argument is an option without its value
+    } catch (const CLI::ArgumentMismatch&) {
+      // the last argument is an option that lacks its value
       throw UsageError(arguments.back() + " needs a value");
     }
     if (const auto extras = app.remaining(); !extras.empty()) refuse_extra(extras.front());
@@ -145,12 +151,7 @@ void Options::declare(const Declaration& declaration, Store store) {
 void Options::add_flag(const std::string& name, bool& value, const std::string& help) {
   CLI::Option* option = impl_->app.add_flag(name);
   option->description(help);
-  impl_->bind(option, [&value, name](const std::string& text) {
-    if (text != "true") {
-      throw UsageError(fmt::format("{} takes no value, found '{}'", name, text));
-    }
-    value = true;
-  });
+  impl_->bind(option, [&value](const std::string&) { value = true; });
 }
 
 void Options::all_or_none(const std::vector<std::string>& names) {

@@ -17,9 +17,10 @@ if(FLASH_STEPS_SANITIZE)
   add_link_options(-fsanitize=${FLASH_STEPS_SANITIZE})
 endif()
 
-# CMake 3.25 knows no C++20 for nvcc. Constexpr functions of the standard library (std::min) may be
+# C++20 by flag: CMAKE_CXX_STANDARD would ask for CUDA20, too, which CMake 3.25 does not know. Constexpr functions of the standard library (std::min) may be
 # called in kernels.
-add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-std=c++20>
+                    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20>
                     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr>)
 
 # Warnings are errors in our own code.
@@ -29,5 +30,5 @@ function(flash_steps_warnings target)
   set(clang_only $<$<CXX_COMPILER_ID:Clang,AppleClang>:-Wno-sign-conversion>)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Werror;-Wno-unknown-pragmas;${gcc_only};${clang_only}>
-    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Wno-restrict>)
 endfunction()
