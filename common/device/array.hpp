@@ -41,8 +41,9 @@ void synchronize_device();     // waits for all launches; throws DeviceError for
 void require_device(const std::string& kind);
 
 // The order in which the simulator runs the threads of a block between two barriers; a kernel
-// whose result depends on it has a race. For the whole process, not while a kernel runs; a GPU
-// has its own order and ignores it. The start value comes from the environment:
+// whose result depends on it has a race. A seed stands for the same orders on every machine
+// with the same standard library. For the whole process, not while a kernel runs; a GPU has its
+// own order and ignores it. The start value comes from the environment:
 // FLASH_STEPS_THREAD_ORDER=forward|reverse|random|random:SEED.
 enum class ThreadOrder { forward, reverse, random };
 void set_thread_order(ThreadOrder order, std::uint64_t seed = 0);
@@ -106,7 +107,10 @@ class DeviceArray {
 
  private:
   static std::size_t bytes_of(std::int64_t size) {
-    require(size >= 0, "a device array cannot have a negative size");
+    constexpr std::int64_t most = PTRDIFF_MAX / static_cast<std::int64_t>(sizeof(T));
+    if (size < 0 || size > most) {
+      require(false, "a device array cannot have " + std::to_string(size) + " elements");
+    }
     return static_cast<std::size_t>(size) * sizeof(T);
   }
   std::int64_t size_ = 0;

@@ -61,7 +61,7 @@ requires std::is_arithmetic_v<T> T kernel_argument(T value) { return value; }
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& config, Arguments&&... arguments) {
   check_launch(config);
-  before_launch(reinterpret_cast<const void*>(kernel), config.shared_bytes);
+  before_launch(reinterpret_cast<const void*>(kernel), config);
   const auto dim = [](const Extent& e) {
     return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y),
                 static_cast<unsigned>(e.z));

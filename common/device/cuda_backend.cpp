@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 #include <cxxabi.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 
@@ -12,7 +13,7 @@
 namespace flash_steps {
 namespace {
 
-const char* last_kernel = nullptr;  // mangled; only for messages
+std::atomic<const char*> last_kernel = nullptr;  // mangled; only for messages
 
 std::string demangled(const char* name) {
   int status = 0;
@@ -21,9 +22,11 @@ std::string demangled(const char* name) {
   return status == 0 ? text.get() : name;
 }
 
-void check(cudaError_t status, const char* call) {
+// A kernel's fault shows at a later call; so the message names the last kernel, too.
+void check(cudaError_t status, const std::string& call) {
   if (status == cudaSuccess) return;
-  std::string message = std::string(call) + ": " + cudaGetErrorString(status);
+  cudaGetLastError();  // or a later launch would be blamed for this one
+  std::string message = call + ": " + cudaGetErrorString(status);
   if (last_kernel) message += " (last kernel launched: " + demangled(last_kernel) + ")";
   throw DeviceError(message);
 }
@@ -41,7 +44,9 @@ const char* device_kind() { return "cuda"; }
 
 bool device_available() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  const bool failed = cudaGetDeviceCount(&count) != cudaSuccess;
+  if (failed) cudaGetLastError();  // no GPU is an answer, not an error of the next call
+  return !failed && count > 0;
 }
 
 std::string device_name() {
@@ -68,9 +73,9 @@ void synchronize_device() { check(cudaDeviceSynchronize(), "cudaDeviceSynchroniz
 std::optional<Traffic> device_traffic() { return std::nullopt; }
 void reset_device_traffic() {}
 
-DeviceMemory::DeviceMemory(std::size_t bytes) {
+DeviceMemory::DeviceMemory(std::size_t bytes) : DeviceMemory() {  // so that a throw frees it
   if (bytes == 0) return;
-  check(cudaMalloc(&data_, bytes), "cudaMalloc");
+  check(cudaMalloc(&data_, bytes), "cudaMalloc of " + std::to_string(bytes) + " bytes");
   bytes_ = bytes;
   check(cudaMemset(data_, 0xFF, bytes), "cudaMemset");
 }
@@ -89,16 +94,32 @@ void DeviceMemory::download(void* host, std::size_t bytes) const {
     check(cudaMemcpy(host, data_, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy to the host");
 }
 
-void before_launch(const void* kernel, std::int64_t shared_bytes) {
-  check(cudaFuncGetName(&last_kernel, kernel), "cudaFuncGetName");
+void before_launch(const void* kernel, const Launch& config) {
+  cudaFuncAttributes needs{};
+  const char* name = nullptr;
+  check(cudaFuncGetAttributes(&needs, kernel), "cudaFuncGetAttributes");
+  check(cudaFuncGetName(&name, kernel), "cudaFuncGetName");
+  const auto refuse_beyond = [&](const char* what, std::int64_t value, std::int64_t limit) {
+    if (value <= limit) return;
+    require(false, std::string(config.caller) + ": " + what + " is " + std::to_string(value) +
+                       ", but must be at most " + std::to_string(limit) + " for " +
+                       demangled(name));
+  };
+  refuse_beyond("the number of threads in a block",
+                config.block.x * config.block.y * config.block.z, needs.maxThreadsPerBlock);
+  const std::int64_t shared_bytes =
+      static_cast<std::int64_t>(needs.sharedSizeBytes) + config.shared_bytes;
+  refuse_beyond("the shared memory of a block", shared_bytes,
+                attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   // More than 48 KB must be asked for, kernel by kernel and device by device: so at every
   // launch.
   constexpr std::int64_t kDefault = 48 * 1024;
   if (shared_bytes > kDefault) {
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
+                               static_cast<int>(config.shared_bytes)),
           "cudaFuncSetAttribute");
   }
+  last_kernel = name;
 }
 
 void after_launch() { check(cudaGetLastError(), "kernel launch"); }

@@ -29,9 +29,11 @@ struct Launch {
 // launches.
 void check_launch(const Launch& config);
 
-// The CUDA backend's part: opts in to the shared memory and remembers the kernel's name for
-// messages; then throws DeviceError if the launch failed.
-void before_launch(const void* kernel, std::int64_t shared_bytes);
+// The CUDA backend's part, around the launch itself. The first checks what this kernel needs
+// beside what the launch asks for (registers, shared arrays), throwing std::invalid_argument
+// with the value and the limit, and opts in to the shared memory; the second throws DeviceError
+// if the launch failed.
+void before_launch(const void* kernel, const Launch& config);
 void after_launch();
 
 }  // namespace flash_steps

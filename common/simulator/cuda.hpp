@@ -28,7 +28,6 @@ struct alignas(16) float4 {
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 // ---- memory
-// --------------------------------------------------------------------------------------
 
 namespace simulator {
 
@@ -36,7 +35,8 @@ namespace simulator {
 template <class Pointer, class T>
 class Element {
  public:
-  Element(const Pointer& memory, const Index& index) : memory_(memory), index_(index) {}
+  using Value = T;
+  Element(const Pointer& memory, Index index) : memory_(memory), index_(index) {}
   Element(const Element&) = default;
   operator T() const { return memory_.load(index_); }
   T operator=(T value) const { return memory_.store(index_, value), value; }
@@ -61,29 +61,30 @@ class global {
   requires std::is_same_v<const U, T> global(const global<U>& other)
       : global(other.first_, other.size_, other.offset_) {}
 
-  auto operator[](const simulator::Index& index) const {
+  auto operator[](simulator::Index index) const {
     if constexpr (std::is_const_v<T>) {
       return load(index);
     } else {
       return simulator::Element<global, Value>(*this, index);
     }
   }
-  Value operator*() const { return load(0); }
   global operator+(std::int64_t n) const { return global(first_, size_, offset_ + n); }
 
-  Value load(const simulator::Index& index) const {
+  Value load(simulator::Index index) const {
     simulator::current.traffic.read_bytes += static_cast<std::int64_t>(sizeof(T));
-    return first_[checked(index)];
+    return first_[simulator::checked(index, offset_, size_, kName)];
   }
-  void store(const simulator::Index& index, Value value) const {
+  void store(simulator::Index index, Value value) const {
     simulator::current.traffic.written_bytes += static_cast<std::int64_t>(sizeof(T));
-    first_[checked(index)] = value;
+    first_[simulator::checked(index, offset_, size_, kName)] = value;
   }
 
   // The same memory as larger elements; what does not fill one at the end is out of its bounds.
   template <class To>
-  global<To> as(const simulator::Source& source) const {
+  global<To> as(simulator::Source source) const {
+    static_assert(sizeof(To) % sizeof(T) == 0);
     constexpr auto ratio = static_cast<std::int64_t>(sizeof(To) / sizeof(T));
+    if (offset_ < 0 || offset_ > size_) simulator::fail_bounds(source, offset_, size_, kName);
     simulator::check_alignment(first_ + offset_, alignof(To), source);
     return global<To>(reinterpret_cast<To*>(first_ + offset_), (size_ - offset_) / ratio);
   }
@@ -93,11 +94,7 @@ class global {
   friend class global;
   global(T* first, std::int64_t size, std::int64_t offset)
       : first_(first), size_(size), offset_(offset) {}
-  std::int64_t checked(const simulator::Index& index) const {
-    const std::int64_t i = offset_ + index.value;
-    if (i < 0 || i >= size_) simulator::fail_bounds(index, i, size_, "a global array");
-    return i;
-  }
+  static constexpr char kName[] = "a global array";
   T* first_;
   std::int64_t size_, offset_ = 0;
 };
@@ -111,9 +108,13 @@ class shared {
   static constexpr std::int64_t kWords = sizeof(T) / 4;
 
  public:
-  shared(T* first, simulator::WordHistory* history, std::int64_t size)
-      : first_(first), history_(history), size_(size) {}
-  auto operator[](const simulator::Index& index) const {
+  constexpr shared() = default;
+  explicit shared(simulator::SharedBytes piece)
+      : first_(reinterpret_cast<T*>(piece.bytes)),
+        tags_(piece.tags),
+        size_(piece.size / static_cast<std::int64_t>(sizeof(T))) {}
+
+  auto operator[](simulator::Index index) const {
     return simulator::Element<shared, T>(*this, index);
   }
   shared operator+(std::int64_t n) const {
@@ -122,27 +123,28 @@ class shared {
     return moved;
   }
 
-  T load(const simulator::Index& index) const {
+  T load(simulator::Index index) const {
     const std::int64_t i = checked(index);
-    simulator::record_read(history_ + i * kWords, kWords, index);
+    for (std::int64_t w = 0; w < kWords; ++w) {
+      simulator::record_read(tags_ + i * kWords + w, index.source, i);
+    }
     return first_[i];
   }
-  void store(const simulator::Index& index, T value) const {
+  void store(simulator::Index index, T value) const {
     const std::int64_t i = checked(index);
-    simulator::record_write(history_ + i * kWords, kWords, index);
+    for (std::int64_t w = 0; w < kWords; ++w) {
+      simulator::record_write(tags_ + i * kWords + w, index.source, i);
+    }
     first_[i] = value;
   }
 
  private:
-  std::int64_t checked(const simulator::Index& index) const {
-    const std::int64_t i = offset_ + index.value;
-    if (i < 0 || i >= size_)
-      simulator::fail_bounds(index, i, size_, "a piece of shared memory");
-    return i;
+  std::int64_t checked(simulator::Index index) const {
+    return simulator::checked(index, offset_, size_, "a piece of shared memory");
   }
-  T* first_;
-  simulator::WordHistory* history_;
-  std::int64_t size_, offset_ = 0;
+  T* first_ = nullptr;
+  simulator::WordTags* tags_ = nullptr;
+  std::int64_t size_ = 0, offset_ = 0;
 };
 
 // See cuda.cuh. Here a piece ends where the next begins: running over into it is out of bounds.
@@ -152,37 +154,36 @@ class dynamic_shared {
   shared<T> take(std::int64_t count, const char* file = __builtin_FILE(),
                  int line = __builtin_LINE()) {
     const simulator::SharedBytes all = simulator::dynamic_shared_bytes();
-    const std::int64_t begin = used_;
-    const std::int64_t end = begin + count * static_cast<std::int64_t>(sizeof(T));
-    used_ = (end + 15) / 16 * 16;
-    if (count < 0 || end > all.size) {
-      simulator::fail({file, line}, "takes shared memory up to byte " + std::to_string(end) +
+    const std::int64_t begin = used_, bytes = count * static_cast<std::int64_t>(sizeof(T));
+    used_ = (begin + bytes + 15) / 16 * 16;
+    if (bytes < 0 || begin + bytes > all.size) {
+      simulator::fail({file, line}, "takes shared memory up to byte " +
+                                        std::to_string(begin + bytes) +
                                         ", but the launch gave " + std::to_string(all.size));
     }
-    return {reinterpret_cast<T*>(all.bytes + begin), all.history + begin / 4, count};
+    return shared<T>({all.bytes + begin, all.tags + begin / 4, bytes});
   }
 
  private:
   std::int64_t used_ = 0;
 };
 
-// A __shared__ array of N elements. As the storage of one host thread outlives its blocks, the
-// first access in a new block poisons it.
+// A __shared__ array of N elements. As such an object outlives its block, its memory is taken,
+// fresh, by the first access in each block.
 template <class T, int N>
 class shared_array {
  public:
-  auto operator[](const simulator::Index& index) { return piece()[index]; }
-
- private:
-  shared<T> piece() {
+  auto operator[](simulator::Index index) {
     if (block_serial_ != simulator::current.block_serial) {
-      std::memset(values_, 0xFF, sizeof(values_));
+      piece_ =
+          shared<T>(simulator::take_static_shared(std::int64_t{sizeof(T)} * N, index.source));
       block_serial_ = simulator::current.block_serial;
     }
-    return {values_, history_, N};
+    return piece_[index];
   }
-  T values_[N];
-  simulator::WordHistory history_[sizeof(T) * N / 4];
+
+ private:
+  shared<T> piece_;
   std::uint64_t block_serial_ = 0;
 };
 
@@ -193,7 +194,6 @@ global<To> as(const global<From>& p, const char* file = __builtin_FILE(),
 }
 
 // ---- threads meet
-// ----------------------------------------------------------------------------------
 
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   simulator::barrier({file, line});
@@ -211,7 +211,6 @@ T __shfl_xor_sync(unsigned mask, T value, int lane_mask, const char* file = __bu
 }
 
 // ---- launch
-// ----------------------------------------------------------------------------------------
 
 template <class T>
 global<T> kernel_argument(DeviceArray<T>& array) {

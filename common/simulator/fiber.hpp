@@ -1,6 +1,5 @@
-// A fiber that runs one job after another, on a stack of its own that a host thread switches to
-// and from (Boost.Context). AddressSanitizer must be told of every switch, or it takes the
-// other stack for an overflow.
+// A fiber that runs its job any number of times, on a stack of its own that a host thread
+// switches to and from (Boost.Context).
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -23,40 +22,51 @@
 
 namespace flash_steps::simulator {
 
+// AddressSanitizer must be told of every switch, or it takes the other stack for an overflow.
+// `fake_stack` is where it keeps what it knows of the stack that is left.
+#if defined(FLASH_STEPS_ASAN)
+inline constexpr std::size_t kFiberStackBytes = 256 * 1024;
+inline void leave_stack(void** fake_stack, const void* next_bottom, std::size_t next_bytes) {
+  __sanitizer_start_switch_fiber(fake_stack, next_bottom, next_bytes);
+}
+inline void enter_stack(void* fake_stack, const void** last_bottom, std::size_t* last_bytes) {
+  __sanitizer_finish_switch_fiber(fake_stack, last_bottom, last_bytes);
+}
+#else
+inline constexpr std::size_t kFiberStackBytes = 64 * 1024;
+inline void leave_stack(void**, const void*, std::size_t) {}
+inline void enter_stack(void*, const void**, std::size_t*) {}
+#endif
+
 class Fiber {
  public:
-  Fiber() = default;
+  // The job must not throw.
+  explicit Fiber(std::function<void()> job) : job_(std::move(job)) {}
   Fiber(const Fiber&) = delete;  // its stack knows its address
-  ~Fiber() {
+  ~Fiber() {                     // not while its job is suspended
     if (!inside_) return;
     stopping_ = true;
     switch_in();
   }
 
-  // Starts `job`, or goes on with the job that is suspended. Returns when it suspends or ends;
-  // the job must not throw.
-  template <class Job>
-  void resume(const Job& job) {
-    if (!running_) job_ = job;
-    running_ = true;
+  // Starts the job, or goes on with it where it is suspended. Returns when it suspends or ends.
+  void resume() {
     if (!inside_) create();
+    in_job_ = true;
     switch_in();
   }
-
   // Called by the job: back to resume().
-  void suspend() { switch_out(); }
-
-  bool has_suspended_job() const { return running_; }
+  void suspend() {
+    void* fake_stack = nullptr;
+    leave_stack(&fake_stack, outside_bottom_, outside_bytes_);
+    outside_ = std::move(outside_).resume();
+    enter_stack(fake_stack, &outside_bottom_, &outside_bytes_);
+  }
+  bool in_job() const { return in_job_; }  // it has begun and not ended
 
  private:
-#if defined(FLASH_STEPS_ASAN)
-  static constexpr std::size_t kStackBytes = 256 * 1024;
-#else
-  static constexpr std::size_t kStackBytes = 64 * 1024;
-#endif
-
   void create() {
-    boost::context::protected_fixedsize_stack stacks(kStackBytes);
+    boost::context::protected_fixedsize_stack stacks(kFiberStackBytes);
     const boost::context::stack_context stack = stacks.allocate();
     bottom_ = static_cast<char*>(stack.sp) - stack.size;
     bytes_ = stack.size;
@@ -67,50 +77,28 @@ class Fiber {
 
   boost::context::fiber run(boost::context::fiber&& outside) {
     outside_ = std::move(outside);
-    arrived_inside();
+    enter_stack(nullptr, &outside_bottom_, &outside_bytes_);
     while (!stopping_) {
       job_();
-      running_ = false;
-      switch_out();
+      in_job_ = false;
+      suspend();
     }
-    leaving_inside(nullptr);
+    leave_stack(nullptr, outside_bottom_, outside_bytes_);
     return std::move(outside_);
   }
 
   void switch_in() {
-#if defined(FLASH_STEPS_ASAN)
     void* fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, bottom_, bytes_);
+    leave_stack(&fake_stack, bottom_, bytes_);
     inside_ = std::move(inside_).resume();
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#else
-    inside_ = std::move(inside_).resume();
-#endif
+    enter_stack(fake_stack, nullptr, nullptr);
   }
 
-  void switch_out() {
-    leaving_inside(&fake_stack_);
-    outside_ = std::move(outside_).resume();
-    arrived_inside();
-  }
-
-  void leaving_inside([[maybe_unused]] void** fake_stack) {
-#if defined(FLASH_STEPS_ASAN)
-    __sanitizer_start_switch_fiber(fake_stack, outside_bottom_, outside_bytes_);
-#endif
-  }
-  void arrived_inside() {
-#if defined(FLASH_STEPS_ASAN)
-    __sanitizer_finish_switch_fiber(fake_stack_, &outside_bottom_, &outside_bytes_);
-#endif
-  }
-
-  boost::context::fiber inside_, outside_;
   std::function<void()> job_;
-  bool running_ = false, stopping_ = false;
+  boost::context::fiber inside_, outside_;
+  bool in_job_ = false, stopping_ = false;
   void* bottom_ = nullptr;
   std::size_t bytes_ = 0;
-  void* fake_stack_ = nullptr;
   const void* outside_bottom_ = nullptr;
   std::size_t outside_bytes_ = 0;
 };

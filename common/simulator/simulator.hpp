@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <vector>
+#include <string>
 
 #include "common/device/array.hpp"
 #include "common/device/launch.hpp"
@@ -30,67 +30,97 @@ namespace simulator {
 struct Source {
   const char* file = "";
   int line = 0;
-  bool operator==(const Source&) const = default;
 };
 
 struct Index {
   std::int64_t value;
   Source source;
-  template <std::integral I>
-  Index(I value, const char* file = __builtin_FILE(), int line = __builtin_LINE())
+  template <class I>  // an integer, or an element of memory that holds one
+  requires std::integral<I> || std::integral<typename I::Value> Index(
+      const I& value, const char* file = __builtin_FILE(), int line = __builtin_LINE())
       : value(static_cast<std::int64_t>(value)), source{file, line} {}
 };
 
-// The access record of one 4-byte word of shared memory. Two accesses with the same epoch have
-// no barrier between them. Two readers are enough to remember: if any reader differs from a
-// writer, one of two distinct ones does.
-struct WordAccess {
-  Source source;
-  std::uint32_t thread = 0;
-  std::uint64_t epoch = 0;
-};
-struct WordHistory {
-  WordAccess write, read, other_read;
+// Who touched a 4-byte word of shared memory since the last barrier. A tag is an epoch and a
+// thread; the epoch grows at every barrier, so two accesses with equal epochs and unequal
+// threads have no barrier between them. Two readers are enough to remember: if any reader
+// differs from a writer, one of two distinct ones does.
+using Tag = std::uint32_t;
+inline constexpr Tag kSeveral = 1u << 10;    // in place of a thread: two readers or more
+inline constexpr Tag kEpoch = 2 * kSeveral;  // from one epoch to the next
+struct WordTags {
+  Tag write = 0, read = 0;
 };
 
 // What runs right now on this host thread: read by every access to memory.
 struct Current {
   std::uint32_t thread = 0;        // within the block, x fastest
-  std::uint64_t epoch = 0;         // grows at every barrier and at every block's start
+  Tag tag = 0;                     // of an access now: this epoch, this thread
+  Tag several = kSeveral;          // this epoch, several threads
   std::uint64_t block_serial = 0;  // grows at every block's start
   Traffic traffic;                 // of the blocks of this launch that ran on this host thread
 };
 inline constinit thread_local Current current{};
 
-// Throws DeviceError out of the kernel: "FILE:LINE: what (block .., thread ..)".
-[[noreturn]] void fail(const Source& source, const std::string& what);
-[[noreturn]] void fail_bounds(const Index& index, std::int64_t element, std::int64_t size,
+// Throw DeviceError out of the kernel: "FILE:LINE: what (block ..)".
+[[noreturn]] void fail(Source source, const std::string& what);
+[[noreturn]] void fail_bounds(Source source, std::int64_t index, std::int64_t size,
                               const char* memory);
-void check_alignment(const void* address, std::size_t alignment, const Source& source);
+void check_alignment(const void* address, std::size_t alignment, Source source);
 
-// Records an access to `words` words from history[0] on; throws DeviceError if another thread's
-// access with no barrier between makes a race.
-void record_read(WordHistory* history, std::int64_t words, const Index& index);
-void record_write(WordHistory* history, std::int64_t words, const Index& index);
+// index.value + offset, after a check that it lies in [0, size).
+inline std::int64_t checked(Index index, std::int64_t offset, std::int64_t size,
+                            const char* memory) {
+  const std::int64_t i = offset + index.value;
+  const bool inside = static_cast<std::uint64_t>(i) < static_cast<std::uint64_t>(size);
+  if (!inside) [[unlikely]]
+    fail_bounds(index.source, i, size, memory);  // or negative
+  return i;
+}
 
-// The dynamic shared memory of the block that runs now, and its history, a word each.
+// Every access to a word of shared memory goes through one of these; DeviceError if it makes a
+// race with an access on record. They return at once if this thread's access, or that of
+// several readers, is on record: had another one clashed with it, that would have been
+// reported. `index` is for the message.
+void record_new_read(WordTags* word, Source source, std::int64_t index);
+void record_new_write(WordTags* word, Source source, std::int64_t index);
+inline void record_read(WordTags* word, Source source, std::int64_t index) {
+  if (word->read == current.tag || word->read == current.several) [[likely]]
+    return;
+  record_new_read(word, source, index);
+}
+inline void record_write(WordTags* word, Source source, std::int64_t index) {
+  if (word->write == current.tag) return;
+  record_new_write(word, source, index);
+}
+
+// Shared memory of the block that runs now, and its history, a word each.
 struct SharedBytes {
   std::byte* bytes;
-  WordHistory* history;
+  WordTags* tags;
   std::int64_t size;  // bytes
 };
 SharedBytes dynamic_shared_bytes();
+SharedBytes take_static_shared(std::int64_t bytes, Source source);  // new, all 0xFF
 
-void barrier(const Source& source);  // __syncthreads()
+void barrier(Source source);  // __syncthreads()
 // Hands `value` in and receives the value of lane (own lane xor lane_mask); all bits set, a
 // NaN, if that lane is not in the exchange. Lanes named in `mask` that have not left the kernel
 // are awaited.
 std::uint64_t shuffle_xor(std::uint32_t mask, std::uint64_t value, int lane_mask,
-                          const Source& source);
+                          Source source);
 
 // Runs `thread_body` once for every thread of the grid. Rethrows the first failure, that of the
 // block with the lowest index.
 void run_grid(const Launch& config, const std::function<void()>& thread_body);
+
+// Kept by the device (common/device/sim_backend.cpp).
+struct OrderSetting {
+  ThreadOrder order = ThreadOrder::forward;
+  std::uint64_t seed = 0;
+};
+const OrderSetting& order_setting();
+void add_traffic(const Traffic& traffic);  // from any host thread
 
 }  // namespace simulator
 }  // namespace flash_steps

@@ -25,6 +25,8 @@ namespace flash_steps {
 
 namespace {
 
+std::uint64_t arrays_read = 0;
+
 // Ends the program where a fuzzer sees it.
 void expect(bool ok, const char* what) {
   if (ok) return;
@@ -76,6 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     flash_steps::check_message(error.what());
     return 0;
   }
+  ++flash_steps::arrays_read;
   flash_steps::check_round_trip(input, array);
   return 0;
 }
@@ -172,6 +175,8 @@ int main(int argc, char** argv) {
   const std::vector<Bytes> corpus = read_corpus(places);
   flash_steps::expect(!corpus.empty(), "no corpus: name a file or a directory that has files");
   for (const Bytes& bytes : corpus) LLVMFuzzerTestOneInput(bytes.data(), bytes.size());
+
+  flash_steps::expect(flash_steps::arrays_read > 0, "no file of the corpus is valid");
 
   std::printf("npy_fuzz: %zu files, seed %llu\n", corpus.size(),
               static_cast<unsigned long long>(seed));

@@ -1,0 +1,373 @@
+// Chapter 04, the executable. Without arguments: a narrated demonstration. With --q --k --v, or
+// with sizes for random input: a tool that writes o.npy and counts tiles.
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "chapters/03_tiled_forward/tile_memory.hpp"
+#include "chapters/04_causal_skipping/causal_forward.hpp"
+#include "chapters/04_causal_skipping/causal_forward_cuda.hpp"
+#include "common/cli/cli.hpp"
+#include "common/device/eigen.hpp"
+#include "common/reference/attention.hpp"
+#include "common/tensor/ceil_div.hpp"
+#include "common/tensor/npy_matrix.hpp"
+#include "common/tensor/random_matrix.hpp"
+#include "common/tensor/scale.hpp"
+
+namespace {
+
+using namespace flash_steps;
+using cli::print;
+
+// ---- the demonstration --------------------------------------------------------------------
+
+const char* symbol(TileKind kind) {
+  return kind == TileKind::hidden ? "." : kind == TileKind::full ? "#" : "/";
+}
+
+const char* name(TileKind kind) {
+  return kind == TileKind::hidden ? "hidden" : kind == TileKind::full ? "full" : "partial";
+}
+
+// A line a query tile, a character a key tile.
+void draw(Index Nq, Index Nk, Tiling tile) {
+  const Index offset = mask_offset(Nq, Nk, true);
+  const TileCounts counts = count_tiles(Nq, Nk, tile, true);
+  print("Nq = {}, Nk = {}, Br = {}, Bc = {}: {} hidden, {} full, {} partial\n", Nq, Nk, tile.Br,
+        tile.Bc, counts.hidden, counts.full, counts.partial);
+  for (Index q = 0; q < Nq; q += tile.Br) {
+    const Index rows = std::min(tile.Br, Nq - q);
+    print("  queries {:>2} to {:>2}  ", q, q + rows - 1);
+    for (Index k = 0; k < Nk; k += tile.Bc) {
+      print("{}", symbol(classify_tile(q, rows, k, std::min(tile.Bc, Nk - k), offset)));
+    }
+    print("\n");
+  }
+  print("\n");
+}
+
+void draw_maps() {
+  print(
+      "Key j is visible to query i iff j <= i + Nk - Nq. Tiles of scores are . hidden "
+      "(skipped),\n"
+      "# full (nothing to mask) or / partial (each row sees its leading keys only).\n\n");
+  draw(32, 32, {.Br = 4, .Bc = 4});
+  draw(12, 40, {.Br = 4, .Bc = 6});
+  draw(24, 12, {.Br = 4, .Bc = 4});
+}
+
+// Prints the state of one row after each tile that its query tile visits.
+class Narrator : public TileObserver<float> {
+ public:
+  explicit Narrator(Index row, Index offset) : row_(row), offset_(offset) {}
+  void on_tile(const FoldedTile<float>& tile) override {
+    const TileState<float>& state = tile.state;
+    const Index rows = state.l.size(), r = row_ - state.row0;
+    if (r < 0 || r >= rows) return;  // another query tile
+    const TileKind kind = classify_tile(state.row0, rows, state.col0, tile.S.cols(), offset_);
+    print("{:>8} {:>2}   {:<8} {:>7}   {:>4.0f}   {:>4.0f}   {:>6.2f}\n", "keys", state.col0,
+          name(kind), tile.visible[static_cast<std::size_t>(r)], state.l[r], state.O(r, 0),
+          state.O(r, 0) / state.l[r]);
+  }
+
+ private:
+  Index row_, offset_;
+};
+
+void narrate_one_row() {
+  const Index Nq = 4, Nk = 6, row = 0;
+  print(
+      "One row by hand: Nq = {}, Nk = {}, Br = Bc = 2. All scores are 0, so the output is the "
+      "mean of the\n"
+      "visible values 0, 1, 2, ... Row {} sees the keys up to {} + {} - {} = {}:\n\n"
+      "    tile of   kind     visible      l      O    O / l\n",
+      Nq, Nk, row, row, Nk, Nq, row + Nk - Nq);
+  Matrix<float> Q = Matrix<float>::Zero(Nq, 1), K = Matrix<float>::Ones(Nk, 1), V(Nk, 1),
+                O(Nq, 1);
+  V << 0, 1, 2, 3, 4, 5;
+  Narrator narrator(row, mask_offset(Nq, Nk, true));
+  causal_forward_cpu<float>(Q, K, V, O, {.Br = 2, .Bc = 2}, true, 1.0, Visit::skip_hidden,
+                            &narrator);
+  print(
+      "\nThe tile of keys 4 and 5 is hidden: no line, no load, no product. All rows: {} {} {} "
+      "{}\n\n",
+      O(0, 0), O(1, 0), O(2, 0), O(3, 0));
+}
+
+// Errata E8: "full" as k_end <= q_start, where k_end is the first key after the tile. It is off
+// by one, to the safe side: it never calls a partial tile full.
+void compare_bounds() {
+  print(
+      "A bound that is off by one: calling a tile full iff k_end <= q_start + Nk - Nq (k_end: "
+      "one past its\n"
+      "last key) instead of k_end - 1 <= q_start + Nk - Nq. No result is wrong, but tiles are "
+      "masked for nothing:\n\n"
+      "                              tight: full partial    off by one: full partial    for "
+      "nothing\n");
+  struct Shape {
+    Index Nq, Nk;
+    Tiling tile;
+  };
+  for (const auto& [Nq, Nk, tile] :
+       {Shape{32, 32, {4, 4}}, {24, 24, {2, 3}}, {25, 25, {4, 4}}, {32, 35, {4, 4}}}) {
+    const TileCounts right = count_tiles(Nq, Nk, tile, true);
+    const Index offset = mask_offset(Nq, Nk, true);
+    Index full = 0;
+    for (Index q = 0; q < Nq; q += tile.Br) {
+      for (Index k = 0; k < Nk; k += tile.Bc) full += std::min(k + tile.Bc, Nk) <= q + offset;
+    }
+    print("  Nq = {}, Nk = {}, Br = {}, Bc = {} {:>10} {:>7} {:>19} {:>7} {:>14}\n", Nq, Nk,
+          tile.Br, tile.Bc, right.full, right.partial, full, right.full + right.partial - full,
+          right.full - full);
+  }
+  print("\n");
+}
+
+// The largest |actual - expected| over max(1, largest |expected|); NaN if there is one
+// anywhere.
+double error(const Matrix<float>& actual, const Matrix<double>& expected) {
+  const Matrix<double> difference = actual.cast<double>() - expected;
+  return difference.cwiseAbs().maxCoeff<Eigen::PropagateNaN>() /
+         std::max(1.0, expected.cwiseAbs().maxCoeff());
+}
+
+void compare_devices() {
+  const Index Nq = 100, Nk = 150, d = 40;
+  const Tiling tile{.Br = 16, .Bc = 32};
+  const auto Q = random_matrix<float>(Nq, d, 0, 0), K = random_matrix<float>(Nk, d, 0, 1),
+             V = random_matrix<float>(Nk, d, 0, 2);
+  print(
+      "A random head: Nq = {}, Nk = {}, d = {}, tiles of Br = {}, Bc = {}, none of which "
+      "divides.\n"
+      "Largest difference from naive attention in float64:\n"
+      "                           causal   no mask\n",
+      Nq, Nk, d, tile.Br, tile.Bc);
+
+  const auto report = [&](const std::string& who, auto&& forward) {
+    double e[2];
+    for (const bool causal : {true, false}) {
+      const auto exact = reference_attention(Q.cast<double>(), K.cast<double>(),
+                                             V.cast<double>(), {.causal = causal})
+                             .O;
+      e[causal ? 0 : 1] = error(forward(causal), exact);
+    }
+    print("  {:<22} {:>8.1e}  {:>8.1e}\n", who, e[0], e[1]);
+    if (!(e[0] <= 1e-5 && e[1] <= 1e-5))
+      throw cli::CheckFailed(who + " differs from the reference");
+  };
+  report("causal, CPU", [&](bool causal) {
+    Matrix<float> O(Nq, d);
+    causal_forward_cpu<float>(Q, K, V, O, tile, causal);
+    return O;
+  });
+  if (!device_available()) {
+    print("  causal, CUDA kernel    not run: this build wants a GPU, and there is none\n\n");
+    return;
+  }
+  const auto device_Q = to_device(Q), device_K = to_device(K), device_V = to_device(V);
+  DeviceMatrix<float> O(Nq, d);
+  report("CUDA kernel (" + std::string(device_kind()) + ")", [&](bool causal) {
+    causal_forward_cuda(device_Q, device_K, device_V, O, tile, causal);
+    return to_host(O);
+  });
+
+  // What a simulated device counts: each tile visited reads its K and V once.
+  const TileCounts counts = count_tiles(Nq, Nk, tile, true);
+  print("\n{} hidden, {} full, {} partial tiles.", counts.hidden, counts.full, counts.partial);
+  const auto floats_read = [&](Visit visit) -> std::optional<std::int64_t> {
+    reset_device_traffic();
+    causal_forward_cuda(device_Q, device_K, device_V, O, tile, true, {}, visit);
+    const auto traffic = device_traffic();
+    if (!traffic) return std::nullopt;
+    return traffic->read_bytes / 4;
+  };
+  if (const auto skipping = floats_read(Visit::skip_hidden)) {
+    print(" Floats read by the kernel: {} if it skips, {} if it masks everything.", *skipping,
+          *floats_read(Visit::all_tiles));
+  }
+  print("\n\n");
+}
+
+// The best of three runs, in seconds.
+template <class Work>
+double seconds(Work&& work) {
+  double best = 1e9;
+  for (int run = 0; run < 3; ++run) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    best = std::min(
+        best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  return best;
+}
+
+void compare_times() {
+  const Index N = 2048, d = 64;
+  const Tiling tile{.Br = 64, .Bc = 64};
+  const auto Q = random_matrix<float>(N, d, 0, 0), K = random_matrix<float>(N, d, 0, 1),
+             V = random_matrix<float>(N, d, 0, 2);
+  Matrix<float> O(N, d);
+  const auto time = [&](bool causal, Visit visit) {
+    return 1e3 *
+           seconds([&] { causal_forward_cpu<float>(Q, K, V, O, tile, causal, {}, visit); });
+  };
+  const TileCounts counts = count_tiles(N, N, tile, true);
+  print(
+      "Time on this CPU, roughly: N = {}, d = {}, tiles of 64 by 64, {} hidden, {} full, {} "
+      "partial.\n"
+      "  no mask                  {:>6.1f} ms\n",
+      N, d, counts.hidden, counts.full, counts.partial, time(false, Visit::skip_hidden));
+  print("  causal, mask everything  {:>6.1f} ms\n", time(true, Visit::all_tiles));
+  print("  causal, skip             {:>6.1f} ms\n", time(true, Visit::skip_hidden));
+}
+
+// ---- the tool -----------------------------------------------------------------------------
+
+template <class T>
+struct Head {
+  Matrix<T> Q, K, V;
+};
+
+template <class T>
+Matrix<T> forward(const Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
+  Matrix<T> O(head.Q.rows(), head.Q.cols());
+  if (common.device == "cpu") {
+    causal_forward_cpu<T>(head.Q, head.K, head.V, O, tile, common.causal, common.scale);
+    return O;
+  }
+  const auto upload = [](const Matrix<T>& m) {
+    return to_device(Matrix<float>(m.template cast<float>()));
+  };
+  DeviceMatrix<float> device_O(O.rows(), O.cols());
+  causal_forward_cuda(upload(head.Q), upload(head.K), upload(head.V), device_O, tile,
+                      common.causal, common.scale);
+  return to_host(device_O).template cast<T>();
+}
+
+template <class T>
+void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
+  const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
+  Tiling tile = default_tiling(
+      d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
+  tile.Br = common.br.value_or(tile.Br);
+  tile.Bc = common.bc.value_or(tile.Bc);
+  std::optional<std::filesystem::path> out;
+  if (common.out) out = cli::make_output_directory(*common.out);
+
+  const Matrix<T> O = forward(head, common, tile);
+  std::vector<std::string> files;
+  if (out) {
+    write_npy(*out / "o.npy", to_npy(O));
+    files.push_back((*out / "o.npy").string());
+  }
+  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  const double scale = resolve_scale<T>(common.scale, d);
+  const TileCounts counts = count_tiles(Nq, Nk, tile, common.causal);
+  if (common.json) {
+    cli::Report report;
+    report.set("chapter", "04_causal_skipping");
+    report.set("device", common.device);
+    report.set("device_name", device);
+    report.set("nq", Nq);
+    report.set("nk", Nk);
+    report.set("d", d);
+    report.set("br", tile.Br);
+    report.set("bc", tile.Bc);
+    report.set("scale", scale);
+    report.set("causal", common.causal);
+    report.set({"tiles", "hidden"}, counts.hidden);
+    report.set({"tiles", "full"}, counts.full);
+    report.set({"tiles", "partial"}, counts.partial);
+    report.set("files", files);
+    report.print();
+    return;
+  }
+  print(
+      "causal forward on {} ({}): Q [{}, {}], K and V [{}, {}], Br = {}, Bc = {}, scale = "
+      "{:.6g}, {}\n"
+      "tiles: {} hidden, {} full, {} partial\n",
+      common.device, device, Nq, d, Nk, d, tile.Br, tile.Bc, scale,
+      common.causal ? "causal" : "no mask", counts.hidden, counts.full, counts.partial);
+  for (const std::string& file : files) print("wrote {}\n", file);
+}
+
+struct Files {
+  std::optional<std::string> q, k, v;
+};
+
+void run_files(const Files& files, const cli::CommonOptions& common) {
+  const cli::Input q = cli::read_input(*files.q, "--q"), k = cli::read_input(*files.k, "--k"),
+                   v = cli::read_input(*files.v, "--v");
+  cli::require_same_dtype({&q, &k, &v});
+  cli::Dimensions sizes;
+  sizes.require(q, {"Nq", "d"});
+  sizes.require(k, {"Nk", "d"});
+  sizes.require(v, {"Nk", "d"});
+  sizes.require_range("d", 1, 256);
+  const auto head = [&]<class T>(T) {
+    return Head<T>{to_matrix<T>(q.array, q.file), to_matrix<T>(k.array, k.file),
+                   to_matrix<T>(v.array, v.file)};
+  };
+  if (dtype_name(q.array) == std::string("f8")) {
+    run_tool(head(double{}), common);
+  } else {
+    run_tool(head(float{}), common);
+  }
+}
+
+void run_random(const cli::CommonOptions& common) {
+  const Index nk = common.nk.value_or(common.n);
+  run_tool(Head<float>{random_matrix<float>(common.n, common.d, common.seed, 0),
+                       random_matrix<float>(nk, common.d, common.seed, 1),
+                       random_matrix<float>(nk, common.d, common.seed, 2)},
+           common);
+}
+
+void run(const cli::Arguments& arguments) {
+  Files files;
+  cli::CommonOptions common;
+  cli::Options options(
+      "04_causal_skipping",
+      "FlashAttention's forward pass for one head with a causal mask: hidden tiles are "
+      "skipped. Without arguments: a narrated demonstration.");
+  options.group("Input");
+  options.add("--q", files.q, "queries, .npy [Nq, d], f4 or f8");
+  options.add("--k", files.k, "keys, .npy [Nk, d]");
+  options.add("--v", files.v, "values, .npy [Nk, d]");
+  cli::add_sizes(options, common);
+  cli::add_scale(options, common);
+  cli::add_causal(options, common);
+  cli::add_tiles(options, common);
+  cli::add_device(options, common);
+  cli::add_output(options, common);
+  options.all_or_none({"--q", "--k", "--v"});
+  options.exclusive({"--q"}, {"--n", "--nk", "--d"});
+  options.example("04_causal_skipping --q q.npy --k k.npy --v v.npy --causal --out results");
+  options.parse(arguments);
+
+  if (!options.any_given()) {
+    draw_maps();
+    narrate_one_row();
+    compare_bounds();
+    compare_devices();
+    compare_times();
+    return;
+  }
+  require_device(common.device);
+  if (options.given("--thread-order")) {
+    set_thread_order(common.thread_order == "reverse"  ? ThreadOrder::reverse
+                     : common.thread_order == "random" ? ThreadOrder::random
+                                                       : ThreadOrder::forward,
+                     common.seed);
+  }
+  if (files.q) {
+    run_files(files, common);
+  } else {
+    run_random(common);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return flash_steps::cli::run_main(argc, argv, run); }
