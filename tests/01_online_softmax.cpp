@@ -745,7 +745,7 @@ TEST_CASE("device: what passes through global memory") {
 
 TEST_CASE("device: the copy copies") {
   if (!have_device()) return;
-  for (const Index N : {0, 1, 5, 4096, 10007}) {
+  for (const Index N : {0, 1, 5, 4096, 10007, 2500003}) {
     CAPTURE(N);
     const Vector<float> x = random_vector(N, 20);
     DeviceArray<float> copied(N);

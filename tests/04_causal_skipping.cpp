@@ -81,7 +81,7 @@ Head random_head(Index Nq, Index Nk, Index d, std::uint64_t seed = 0) {
 const std::vector<Tiling> kTilings{{1, 1}, {2, 3}, {3, 2}, {4, 4},   {4, 8},  {8, 4},
                                    {5, 7}, {7, 5}, {1, 8}, {64, 64}, {16, 1}, {3, 100}};
 
-// ---- bodies that run on both devices --------------------------------------------------------
+// ---- bodies that run on both devices
 
 void ragged_sizes(const Forward& forward) {
   for (const Index d : {1, 20}) {
@@ -371,7 +371,7 @@ TEST_CASE("device: bad arguments are named") {
   bad_arguments(on_device);
 }
 
-// ---- the mask in integers -------------------------------------------------------------------
+// ---- the mask in integers
 
 TEST_CASE("cpu: tile kinds are known when compiling") {
   constexpr TileKind left = classify_tile(4, 4, 0, 4, 0),
@@ -459,7 +459,7 @@ TEST_CASE("cpu: tile counts agree with the definition pair by pair") {
   CHECK(count_tiles(2048, 2048, {64, 64}, true) == TileCounts{496, 496, 32});
 }
 
-// ---- errata ---------------------------------------------------------------------------------
+// ---- errata
 
 namespace {
 
@@ -513,7 +513,7 @@ TEST_CASE("cpu: errata E8 the notes' bound is sound but not tight") {
   }
 }
 
-// ---- the CPU's own --------------------------------------------------------------------------
+// ---- the CPU's own
 
 TEST_CASE("cpu: without a mask the bits are chapter 03's") {
   for (const Size size : {Size{21, 21}, {10, 33}, {33, 10}, {4, 0}}) {
@@ -661,7 +661,7 @@ TEST_CASE("cpu: tiles larger than any matrix are one tile") {
   check_close(on_cpu(Q, K, V, {.tile = {INT64_MAX, INT64_MAX}}), exact(Q, K, V), kFloat32);
 }
 
-// ---- the device's own -----------------------------------------------------------------------
+// ---- the device's own
 
 TEST_CASE("device: CPU and device agree with each other") {
   if (!have_device()) return;
@@ -738,7 +738,7 @@ TEST_CASE("device: hidden tiles are not even loaded") {
         10 * 6 + (16 + 16 + 17) * 2 * 6);
 }
 
-// ---- the executable -------------------------------------------------------------------------
+// ---- the executable
 
 namespace {
 

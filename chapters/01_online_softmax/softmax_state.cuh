@@ -72,7 +72,8 @@ __device__ inline SoftmaxState<float> warp_merge(SoftmaxState<float> state) {
 }
 
 // The merged state of all threads of the block, the same bits in each. All threads must call
-// it; their number is a multiple of 32. It may be called again and again.
+// it; their number is a multiple of 32. A barrier must stand between two calls, for the second
+// writes what the first reads.
 __device__ inline SoftmaxState<float> block_merge(SoftmaxState<float> state) {
   __shared__ shared_array<float, kWarpSize> m, l;  // a warp's state each; at most 32 warps
   const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
@@ -89,7 +90,6 @@ __device__ inline SoftmaxState<float> block_merge(SoftmaxState<float> state) {
 
   state = {};
   if (lane < warps) state = {m[lane], l[lane]};
-  __syncthreads();  // they may be overwritten, by the next call
   state = warp_merge(state);
   // [end]
   return state;

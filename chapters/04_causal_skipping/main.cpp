@@ -20,7 +20,7 @@ namespace {
 using namespace flash_steps;
 using cli::print;
 
-// ---- the demonstration --------------------------------------------------------------------
+// ---- the demonstration
 
 const char* symbol(TileKind kind) {
   return kind == TileKind::hidden ? "." : kind == TileKind::full ? "#" : "/";
@@ -156,13 +156,13 @@ void compare_devices() {
     if (!(e[0] <= 1e-5 && e[1] <= 1e-5))
       throw cli::CheckFailed(who + " differs from the reference");
   };
-  report("causal, CPU", [&](bool causal) {
+  report("CPU", [&](bool causal) {
     Matrix<float> O(Nq, d);
     causal_forward_cpu<float>(Q, K, V, O, tile, causal);
     return O;
   });
   if (!device_available()) {
-    print("  causal, CUDA kernel    not run: this build wants a GPU, and there is none\n\n");
+    print("  CUDA kernel            not run: this build wants a GPU, and there is none\n\n");
     return;
   }
   const auto device_Q = to_device(Q), device_K = to_device(K), device_V = to_device(V);
@@ -189,11 +189,11 @@ void compare_devices() {
   print("\n\n");
 }
 
-// The best of three runs, in seconds.
+// The best of five runs, in seconds.
 template <class Work>
 double seconds(Work&& work) {
   double best = 1e9;
-  for (int run = 0; run < 3; ++run) {
+  for (int run = 0; run < 5; ++run) {
     const auto start = std::chrono::steady_clock::now();
     work();
     best = std::min(
@@ -222,7 +222,7 @@ void compare_times() {
   print("  causal, skip             {:>6.1f} ms\n", time(true, Visit::skip_hidden));
 }
 
-// ---- the tool -----------------------------------------------------------------------------
+// ---- the tool
 
 template <class T>
 struct Head {

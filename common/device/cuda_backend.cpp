@@ -23,10 +23,10 @@ std::string demangled(const char* name) {
 }
 
 // A kernel's fault shows at a later call; so the message names the last kernel, too.
-void check(cudaError_t status, const std::string& call) {
+void check(cudaError_t status, const char* call) {
   if (status == cudaSuccess) return;
   cudaGetLastError();  // or a later launch would be blamed for this one
-  std::string message = call + ": " + cudaGetErrorString(status);
+  std::string message = std::string(call) + ": " + cudaGetErrorString(status);
   if (last_kernel) message += " (last kernel launched: " + demangled(last_kernel) + ")";
   throw DeviceError(message);
 }
@@ -75,7 +75,10 @@ void reset_device_traffic() {}
 
 DeviceMemory::DeviceMemory(std::size_t bytes) : DeviceMemory() {  // so that a throw frees it
   if (bytes == 0) return;
-  check(cudaMalloc(&data_, bytes), "cudaMalloc of " + std::to_string(bytes) + " bytes");
+  const cudaError_t status = cudaMalloc(&data_, bytes);
+  if (status != cudaSuccess) {
+    check(status, ("cudaMalloc of " + std::to_string(bytes) + " bytes").c_str());
+  }
   bytes_ = bytes;
   check(cudaMemset(data_, 0xFF, bytes), "cudaMemset");
 }

@@ -60,8 +60,8 @@ void record_order(DeviceArray<int>& out, DeviceArray<int>& next, int threads);
 // Each block counts the words of fresh shared memory that are no NaN, then fills them.
 void count_stale_words(DeviceArray<int>& stale);
 
-// A warp of 8 lanes: lane i gets 8 ^ i, 16 ^ i (absent), 40 ^ i (no lane); then lanes 1 and up
-// leave, and lane 0 gets what lane 1 has.
+// A warp of 8 lanes: lane i gets 4 ^ i, 16 ^ i (absent), 36 ^ i (no lane), 4 ^ i (not
+// in the mask); then all but lane 0 leave, and it gets what lane 1 has.
 void exchange_with_absent_lanes(DeviceArray<float>& out);
 
 // A kernel that is wrong on purpose, in block 1 and later. "// bug: NAME" marks its lines.
@@ -70,8 +70,8 @@ void run_bug(const std::string& name);
 // The place of a mark, as reports give it: "device_kernels.cu:123".
 std::string place_of(const std::string& mark);
 
-// Block 5 and later are wrong, `slow_block` after a while.
-void run_late_bug(int slow_block);
+// Block 5 is wrong after 1000 turns, later ones after so many.
+void run_late_bug(int later_turns);
 // Thread 1,0,1 of block 0,1,2 is wrong.
 void run_bug_in_three_dimensions();
 // Every thread marks x[thread] with 1 and, as it is unwound, with 2; the last one is wrong.
