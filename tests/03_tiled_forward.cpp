@@ -785,6 +785,15 @@ TEST_CASE("cpu: executable computes f8 input in float64 and keeps its type") {
               reference_attention(Q, K, V).O, kFloat64);
 }
 
+TEST_CASE("device: executable takes a thread order") {
+  if (!have_device()) return;
+  for (const std::string order : {"forward", "reverse", "random"}) {
+    CHECK(run({"--n", "20", "--device", device_kind(), "--thread-order", order}).exit_code ==
+          0);
+  }
+  check_refused({"--n", "20", "--thread-order", "sideways"}, "--thread-order");
+}
+
 TEST_CASE("cpu: executable takes empty inputs") {
   const TemporaryFolder folder;
   for (const auto& [Nq, Nk] : {std::pair<Index, Index>{0, 3}, {3, 0}, {0, 0}}) {

@@ -240,17 +240,11 @@ void run(const cli::Arguments& arguments) {
     compare_devices();
     return;
   }
-  require_device(common.device);
+  use_device(common.device, common.thread_order, common.seed);
   if (request.width && common.device == "cpu") {
     throw cli::UsageError("--width is for --device sim or cuda: the CPU has one way");
   }
   if (!request.width && common.device != "cpu") request.width = "grid";
-  if (options.given("--thread-order")) {
-    set_thread_order(common.thread_order == "reverse"  ? ThreadOrder::reverse
-                     : common.thread_order == "random" ? ThreadOrder::random
-                                                       : ThreadOrder::forward,
-                     common.seed);
-  }
   if (request.x) return run_file(request);
   run_tool(request, Vector<float>(random_matrix<float>(common.n, 1, common.seed, 0)));
 }

@@ -420,16 +420,10 @@ void run(const cli::Arguments& arguments) {
   options.parse(arguments);
 
   if (!options.any_given()) return demonstrate();
-  require_device(tool.device);
+  use_device(tool.device, tool.thread_order, tool.seed);
   if (tool.out && tool.order && *tool.order != "standard") {
     throw cli::UsageError("--out: only standard attention has a result, and --order is " +
                           *tool.order);
-  }
-  if (options.given("--thread-order")) {
-    set_thread_order(tool.thread_order == "reverse"  ? ThreadOrder::reverse
-                     : tool.thread_order == "random" ? ThreadOrder::random
-                                                     : ThreadOrder::forward,
-                     tool.seed);
   }
   if (tool.q) return run_files(tool);
   const Index Nk = tool.nk.value_or(tool.n);

@@ -32,6 +32,22 @@ struct TileMemory {
   shared<int> visible;        // (Br)      how many leading keys of the tile each row sees
 };
 
+// Loads `rows` rows of Q (Nq, d) from q_start on, and sets m, l and O to what they are before
+// the first key. Ends with a barrier: all threads of the block must call it.
+__device__ inline void start_q_tile(const TileMemory& tile, global<const float> Q,
+                                    std::int64_t q_start, int rows) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int e = thread; e < rows * tile.d; e += threads) {
+    tile.Q[e] = Q[q_start * tile.d + e];
+    tile.O[e] = 0.0f;
+  }
+  for (int r = thread; r < rows; r += threads) {
+    tile.m[r] = -INFINITY;
+    tile.l[r] = 0.0f;
+  }
+  __syncthreads();  // Q, m, l, O are complete
+}
+
 // Folds the key tile in tile.K, tile.V into tile.O, tile.m, tile.l, for `rows` query rows.
 // Called by all threads of the block, a multiple of 32, with the tile complete; returns before
 // every thread is done, so a barrier must stand before the tile is read or overwritten.
@@ -94,6 +110,21 @@ __device__ inline void fold_tile(const TileMemory& tile, int rows, int cols, flo
     float o = tile.alpha[r] * tile.O[e];
     for (int c = 0; c < seen; ++c) o += tile.S[r * Bc + c] * tile.V[c * d + x];
     tile.O[e] = o;
+  }
+  // [end]
+}
+
+// Divides O by l and stores it to the rows of O (Nq, d) from q_start on. The walk must have
+// ended with a barrier.
+__device__ inline void store_output(const TileMemory& tile, global<float> O,
+                                    std::int64_t q_start, int rows) {
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int d = tile.d;
+  // [begin 03.normalise-cuda]
+  // [12] [14] a row that saw no key has l = 0 and gets 0, not 0/0
+  for (int e = thread; e < rows * d; e += threads) {
+    const float l = tile.l[e / d];
+    O[q_start * d + e] = l == 0.0f ? 0.0f : tile.O[e] / l;
   }
   // [end]
 }

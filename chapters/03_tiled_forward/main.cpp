@@ -214,7 +214,7 @@ void run(const cli::Arguments& arguments) {
     compare_devices();
     return;
   }
-  require_device(common.device);
+  use_device(common.device, common.thread_order, common.seed);
   if (files.q) {
     run_files(files, common);
   } else {

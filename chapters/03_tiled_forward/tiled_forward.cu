@@ -46,31 +46,15 @@ __global__ void tiled_forward_kernel(global<const float> Q,  // (Nq, d)
                                      global<float> O,        // (Nq, d)
                                      std::int64_t Nq, std::int64_t Nk, int d, int Br, int Bc,
                                      float scale) {
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const std::int64_t q_start = std::int64_t{blockIdx.x} * Br;                   // [3]
   const int rows = static_cast<int>(std::min<std::int64_t>(Br, Nq - q_start));  // may be short
 
-  // [4] [5]
   const TileMemory tile(Br, Bc, d);
-  for (int e = thread; e < rows * d; e += threads) {
-    tile.Q[e] = Q[q_start * d + e];
-    tile.O[e] = 0.0f;
-  }
-  for (int r = thread; r < rows; r += threads) {
-    tile.m[r] = -INFINITY;
-    tile.l[r] = 0.0f;
-  }
-  __syncthreads();  // Q, m, l, O are complete
+  start_q_tile(tile, Q, q_start, rows);  // [4] [5]
 
   forward_q_tile(tile, rows, K, V, Nk, scale);
 
-  // [begin 03.normalise-cuda]
-  // [12] [14] a row that saw no key has l = 0 and gets 0, not 0/0
-  for (int e = thread; e < rows * d; e += threads) {
-    const float l = tile.l[e / d];
-    O[q_start * d + e] = l == 0.0f ? 0.0f : tile.O[e] / l;
-  }
-  // [end]
+  store_output(tile, O, q_start, rows);  // [12] [14]
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Which keys a causal mask shows, in integers: to a row, to a tile, and how many tiles are left
-// to do. No Eigen: nvcc reads this file too, and kernels call these functions, as constexpr
-// ones.
+// Which keys a causal mask shows to a row and to a tile, and how many tiles are left to do: in
+// integers. No Eigen: nvcc reads this file too. The functions are constexpr, so that kernels
+// may call them.
 #pragma once
 
 #include <algorithm>

@@ -66,7 +66,7 @@ class Narrator : public TileObserver<float> {
     const Index rows = state.l.size(), r = row_ - state.row0;
     if (r < 0 || r >= rows) return;  // another query tile
     const TileKind kind = classify_tile(state.row0, rows, state.col0, tile.S.cols(), offset_);
-    print("{:>8} {:>2}   {:<8} {:>7}   {:>4.0f}   {:>4.0f}   {:>6.2f}\n", "keys", state.col0,
+    print("  from key {:>2}   {:<8} {:>7}   {:>4.0f}   {:>4.0f}   {:>6.2f}\n", state.col0,
           name(kind), tile.visible[static_cast<std::size_t>(r)], state.l[r], state.O(r, 0),
           state.O(r, 0) / state.l[r]);
   }
@@ -81,7 +81,7 @@ void narrate_one_row() {
       "One row by hand: Nq = {}, Nk = {}, Br = Bc = 2. All scores are 0, so the output is the "
       "mean of the\n"
       "visible values 0, 1, 2, ... Row {} sees the keys up to {} + {} - {} = {}:\n\n"
-      "    tile of   kind     visible      l      O    O / l\n",
+      "         tile   kind     visible      l      O    O / l\n",
       Nq, Nk, row, row, Nk, Nq, row + Nk - Nq);
   Matrix<float> Q = Matrix<float>::Zero(Nq, 1), K = Matrix<float>::Ones(Nk, 1), V(Nk, 1),
                 O(Nq, 1);
@@ -354,13 +354,7 @@ void run(const cli::Arguments& arguments) {
     compare_times();
     return;
   }
-  require_device(common.device);
-  if (options.given("--thread-order")) {
-    set_thread_order(common.thread_order == "reverse"  ? ThreadOrder::reverse
-                     : common.thread_order == "random" ? ThreadOrder::random
-                                                       : ThreadOrder::forward,
-                     common.seed);
-  }
+  use_device(common.device, common.thread_order, common.seed);
   if (files.q) {
     run_files(files, common);
   } else {

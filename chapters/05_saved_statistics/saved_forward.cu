@@ -29,25 +29,12 @@ __global__ void saved_forward_kernel(global<const float> Q,  // (Nq, d)
   const std::int64_t q_start = std::int64_t{blockIdx.x} * Br;                   // [3]
   const int rows = static_cast<int>(std::min<std::int64_t>(Br, Nq - q_start));  // may be short
 
-  // [4] [5]
   const TileMemory tile(Br, Bc, d);
-  for (int e = thread; e < rows * d; e += threads) {
-    tile.Q[e] = Q[q_start * d + e];
-    tile.O[e] = 0.0f;
-  }
-  for (int r = thread; r < rows; r += threads) {
-    tile.m[r] = -INFINITY;
-    tile.l[r] = 0.0f;
-  }
-  __syncthreads();  // Q, m, l, O are complete
+  start_q_tile(tile, Q, q_start, rows);  // [4] [5]
 
   causal_q_tile(tile, rows, K, V, q_start, Nk, offset, scale);
 
-  // [12] [14] a row that saw no key has l = 0 and gets 0, not 0/0
-  for (int e = thread; e < rows * d; e += threads) {
-    const float l_row = tile.l[e / d];
-    O[q_start * d + e] = l_row == 0.0f ? 0.0f : tile.O[e] / l_row;
-  }
+  store_output(tile, O, q_start, rows);  // [12] [14]
 
   // [begin 05.save-statistics-cuda]
   // [13] [15] two numbers a row, or one. Without keys m = -inf and ln 0 = -inf: no branch

@@ -130,13 +130,7 @@ void run(const cli::Arguments& arguments) {
     compare_devices();
     return;
   }
-  require_device(common.device);
-  if (options.given("--thread-order")) {
-    set_thread_order(common.thread_order == "reverse"  ? ThreadOrder::reverse
-                     : common.thread_order == "random" ? ThreadOrder::random
-                                                       : ThreadOrder::forward,
-                     common.seed);
-  }
+  use_device(common.device, common.thread_order, common.seed);
   if (request.x) {
     run_file(request);
   } else {

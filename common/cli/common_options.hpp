@@ -31,8 +31,8 @@ struct CommonOptions {
 
   std::optional<std::int64_t> br, bc;  // rows of a Q tile, of a K/V tile
 
-  std::string device = "cpu";            // "cpu", "sim" or "cuda"
-  std::string thread_order = "forward";  // "forward", "reverse" or "random"
+  std::string device = "cpu";               // "cpu", "sim" or "cuda"
+  std::optional<std::string> thread_order;  // "forward", "reverse" or "random"
 
   std::optional<std::string> out;  // directory
   bool json = false;

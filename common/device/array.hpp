@@ -48,6 +48,12 @@ void require_device(const std::string& kind);
 enum class ThreadOrder { forward, reverse, random };
 void set_thread_order(ThreadOrder order, std::uint64_t seed = 0);
 
+// For an executable's --device, --thread-order (a name of ThreadOrder) and --seed:
+// require_device, and set_thread_order if an order is given. Throws std::invalid_argument for
+// another name.
+void use_device(const std::string& kind, const std::optional<std::string>& thread_order,
+                std::uint64_t seed);
+
 // Bytes that kernels moved between registers and global memory, as the kernels' loads and
 // stores name them (no caches). Counted by the simulator; a GPU does not count, and answers
 // nothing.

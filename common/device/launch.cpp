@@ -26,6 +26,19 @@ void require_device(const std::string& kind) {
   require(device_available(), "there is no GPU here for the device 'cuda'");
 }
 
+void use_device(const std::string& kind, const std::optional<std::string>& thread_order,
+                std::uint64_t seed) {
+  require_device(kind);
+  if (!thread_order) return;
+  const bool reverse = *thread_order == "reverse", random = *thread_order == "random";
+  require(reverse || random || *thread_order == "forward",
+          "the thread order must be forward, reverse or random, found '" + *thread_order + "'");
+  set_thread_order(reverse  ? ThreadOrder::reverse
+                   : random ? ThreadOrder::random
+                            : ThreadOrder::forward,
+                   seed);
+}
+
 void check_launch(const Launch& config) {
   const DeviceLimits limits = device_limits();
   check(config.caller, "grid x", config.grid.x, limits.grid_x);

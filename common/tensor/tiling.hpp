@@ -8,8 +8,8 @@
 
 namespace flash_steps {
 
-// Br query rows and Bc keys to a tile, each at least 1; neither need divide anything. The number
-// of tiles is Tr = ceil(Nq / Br), Tc = ceil(Nk / Bc).
+// Br query rows and Bc keys to a tile, each at least 1; neither need divide anything. The
+// number of tiles is Tr = ceil(Nq / Br), Tc = ceil(Nk / Bc).
 struct Tiling {
   std::int64_t Br = 64, Bc = 64;
 };
