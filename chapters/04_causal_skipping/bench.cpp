@@ -98,7 +98,7 @@ void device_grid(benchmark::internal::Benchmark* b) {
   const bool gpu = std::string(device_kind()) == "cuda";
   b->ArgNames({"N", "d"})->UseManualTime()->Unit(benchmark::kMillisecond);
   if (gpu) {
-    b->ArgsProduct({{1024, 4096, 16384}, {64, 128}});
+    b->ArgsProduct({{1024, 4096, 16384, 65536}, {64, 128}});
   } else {
     b->Args({512, 64});
   }

@@ -26,7 +26,9 @@ __global__ void saved_forward_kernel(global<const float> Q,  // (Nq, d)
                                      std::int64_t Nq, std::int64_t Nk, int d, int Br, int Bc,
                                      std::int64_t offset, float scale) {
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const std::int64_t q_start = std::int64_t{blockIdx.x} * Br;                   // [3]
+  // [3] blocks start in order of their index, and the last query tile has the longest walk: it
+  // comes first, so that no long walk is left over at the end
+  const std::int64_t q_start = (std::int64_t{gridDim.x} - 1 - blockIdx.x) * Br;
   const int rows = static_cast<int>(std::min<std::int64_t>(Br, Nq - q_start));  // may be short
 
   const TileMemory tile(Br, Bc, d);
