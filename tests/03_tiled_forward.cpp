@@ -16,6 +16,7 @@
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/random_matrix.hpp"
+#include "tests/03_tiled_forward_cuda.hpp"
 #include "tests/support/compare.hpp"
 #include "tests/support/golden.hpp"
 #include "tests/support/program.hpp"
@@ -169,9 +170,15 @@ void rows_without_keys(const Forward& forward) {
   const float inf = kInf<float>;
   check_close(forward(column({1, 2}), Floats(0, 1), Floats(0, 1), {}, 1.0),
               Matrix<double>::Zero(2, 1), {0, 0});
-  check_close(forward(column({1}), column({-inf, -inf, -inf}), column({1, 2, 3}),
+  for (const auto& values : {std::vector<float>{1, 2, 3}, {NAN, 2, inf}}) {
+    check_close(forward(column({1}), column({-inf, -inf, -inf}), column(values),
+                        {.Br = 1, .Bc = 2}, 1.0),
+                column({0}), {0, 0});
+  }
+  // K01 flash-attention 2082: the guard's 0 is not the maximum, or exp(-200 - 0) would be 0
+  check_close(forward(column({1}), column({-inf, -inf, -200}), column({1, 2, 7}),
                       {.Br = 1, .Bc = 2}, 1.0),
-              column({0}), {0, 0});
+              column({7}), {0, 0});
   for (const auto& scores :
        {std::vector<float>{-inf, -inf, 5}, {5, -inf, -inf}, {-inf, 5, -inf}}) {
     const Floats O = forward(column({1}), column(scores),
@@ -559,16 +566,60 @@ TEST_CASE("cpu: fold_tile keeps hidden keys out of the arithmetic K13 pytorch 10
   }
 }
 
-TEST_CASE("cpu: fold_tile in a partial tile agrees with one tile a row") {
-  const auto [Q, K, V] = random_head(5, 12, 4, 4);
-  TileState<float> state(5, 4);
-  const std::vector<Index> visible{0, 1, 5, 11, 12};
+namespace {
+
+using FoldOnce = std::function<Floats(const Floats& Q, const Floats& K, const Floats& V,
+                                      const std::vector<Index>& visible)>;
+
+Floats fold_once_on_cpu(const Floats& Q, const Floats& K, const Floats& V,
+                        const std::vector<Index>& visible) {
+  TileState<float> state(Q.rows(), Q.cols());
   fold_tile<float>(state, Q, K, V, 0.5f, visible);
   normalise(state);
-  for (Index r = 0; r < 5; ++r) {
-    const Index n = visible[static_cast<std::size_t>(r)];
-    check_close(state.O.row(r), exact(Q.row(r), K.topRows(n), V.topRows(n), 0.5), kFloat32);
+  return state.O;
+}
+
+Floats fold_once_on_device(const Floats& Q, const Floats& K, const Floats& V,
+                           const std::vector<Index>& visible) {
+  const DeviceArray<int> counts(std::vector<int>(visible.begin(), visible.end()));
+  DeviceMatrix<float> O(Q.rows(), Q.cols());
+  DeviceArray<float> m(Q.rows()), l(Q.rows());
+  fold_one_tile_cuda(to_device(Q), to_device(K), to_device(V), counts, O, m, l, 0.5f);
+  return to_host(O);
+}
+
+// Rows that see different numbers of keys, in any order; what they do not see is NaN for all
+// rows.
+void partial_tiles(const FoldOnce& fold_once) {
+  for (const auto& visible : std::vector<std::vector<Index>>{{0, 1, 5, 11, 12},
+                                                             {12, 3, 0, 12, 5},
+                                                             {12, 12, 12, 12, 11},
+                                                             {4, 0, 4, 1, 2},
+                                                             {0, 0, 0, 0, 0}}) {
+    auto [Q, K, V] = random_head(5, 40, 4, 4);
+    const Index most = *std::max_element(visible.begin(), visible.end());
+    for (const Index cols : {Index{12}, Index{40}}) {
+      Floats K_tile = K.topRows(cols), V_tile = V.topRows(cols);
+      K_tile.bottomRows(cols - most).setConstant(NAN);
+      V_tile.bottomRows(cols - most).setConstant(NAN);
+      const Floats O = fold_once(Q, K_tile, V_tile, visible);
+      for (Index r = 0; r < 5; ++r) {
+        CAPTURE(r);
+        const Index n = visible[static_cast<std::size_t>(r)];
+        check_close(O.row(r), exact(Q.row(r), K.topRows(n), V.topRows(n), 0.5), kFloat32);
+      }
+    }
   }
+}
+
+}  // namespace
+
+TEST_CASE("cpu: fold_tile in a partial tile agrees with one tile a row") {
+  partial_tiles(fold_once_on_cpu);
+}
+TEST_CASE("device: fold_tile in a partial tile agrees with one tile a row") {
+  if (!have_device()) return;
+  partial_tiles(fold_once_on_device);
 }
 
 TEST_CASE("cpu: 1 <= l <= Nk and the weight of the maximum is exactly 1") {
