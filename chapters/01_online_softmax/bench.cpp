@@ -103,9 +103,9 @@ void BM_copy_cuda(benchmark::State& state) {
   const Vector<float> x = input(state.range(0));
   const DeviceArray<float> from = to_device(x);
   DeviceArray<float> to(x.size());
-  copy_cuda(from, to);
+  to.copy_from(from);
   if (to_host(to) != x) return state.SkipWithError("wrong result");
-  time_cuda(state, [&] { copy_cuda(from, to); });
+  time_cuda(state, [&] { to.copy_from(from); });
   count_bytes(state, 8.0 * static_cast<double>(x.size()));
 }
 

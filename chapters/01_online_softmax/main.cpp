@@ -200,7 +200,8 @@ void run_tool(const Request& request, const Vector<T>& x) {
   const SoftmaxWidth width = request.width == "thread"  ? SoftmaxWidth::thread
                              : request.width == "block" ? SoftmaxWidth::block
                                                         : SoftmaxWidth::grid;
-  finish(softmax_on_device(x.template cast<float>(), width));
+  const Softmax<float> softmax = softmax_on_device(x.template cast<float>(), width);
+  finish(Softmax<T>{softmax.p.template cast<T>(), {T(softmax.state.m), T(softmax.state.l)}});
 }
 
 void run_file(const Request& request) {

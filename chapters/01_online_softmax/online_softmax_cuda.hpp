@@ -30,8 +30,4 @@ std::int64_t online_softmax_blocks(std::int64_t N);
 // is read from global memory once. Asynchronous on a GPU. Throws as above.
 void online_softmax_rows_cuda(const DeviceMatrix<float>& X, DeviceMatrix<float>& P);
 
-// to = from, with no arithmetic at all: the yardstick for the two above. What it moves in a
-// second is what this device can move. Both have the same size.
-void copy_cuda(const DeviceArray<float>& from, DeviceArray<float>& to);
-
 }  // namespace flash_steps

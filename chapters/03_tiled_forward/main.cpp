@@ -155,6 +155,12 @@ void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
       "tiled forward on {} ({}): Q [{}, {}], K and V [{}, {}], Br = {}, Bc = {}, scale = "
       "{:.6g}\n",
       common.device, device, Nq, d, Nk, d, tile.Br, tile.Bc, scale);
+  if (O.size() > 0) {
+    print("first row of O:");
+    for (Index c = 0; c < std::min<Index>(d, 6); ++c) print(" {:.6g}", O(0, c));
+    if (d > 6) print(" ... ({} values)", d);
+    print("\n");
+  }
   for (const std::string& file : files) print("wrote {}\n", file);
 }
 

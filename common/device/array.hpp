@@ -77,6 +77,7 @@ class DeviceMemory {
   std::size_t bytes() const { return bytes_; }
   void upload(const void* host, std::size_t bytes);    // host -> device
   void download(void* host, std::size_t bytes) const;  // device -> host, after all launches
+  void copy_from(const DeviceMemory& other);           // device -> device, of the same size
 
  private:
   void swap(DeviceMemory& other) noexcept {
@@ -103,6 +104,12 @@ class DeviceArray {
   T* data() { return static_cast<T*>(memory_.data()); }
   const T* data() const { return static_cast<const T*>(memory_.data()); }
 
+  // Takes over the elements of an array of the same size, asynchronously on a GPU, at the speed
+  // of the device's memory. Throws std::invalid_argument if the sizes differ.
+  void copy_from(const DeviceArray& other) {
+    require(size_ == other.size_, "a device array can only be copied to one of its size");
+    memory_.copy_from(other.memory_);
+  }
   void upload(const T* host) { memory_.upload(host, memory_.bytes()); }  // all size() elements
   void download(T* host) const { memory_.download(host, memory_.bytes()); }
   std::vector<T> download() const {

@@ -87,6 +87,12 @@ DeviceMemory::~DeviceMemory() {
   cudaFree(data_);  // a failure here was reported by the call that caused it
 }
 
+void DeviceMemory::copy_from(const DeviceMemory& other) {
+  if (bytes_ == 0) return;
+  check(cudaMemcpyAsync(data_, other.data_, bytes_, cudaMemcpyDeviceToDevice),
+        "cudaMemcpyAsync on the device");
+}
+
 void DeviceMemory::upload(const void* host, std::size_t bytes) {
   if (bytes > 0)
     check(cudaMemcpy(data_, host, bytes, cudaMemcpyHostToDevice), "cudaMemcpy to the device");

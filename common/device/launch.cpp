@@ -30,6 +30,8 @@ void use_device(const std::string& kind, const std::optional<std::string>& threa
                 std::uint64_t seed) {
   require_device(kind);
   if (!thread_order) return;
+  require(kind == "sim",
+          "the thread order is the simulator's: it needs the device sim, not '" + kind + "'");
   const bool reverse = *thread_order == "reverse", random = *thread_order == "random";
   require(reverse || random || *thread_order == "forward",
           "the thread order must be forward, reverse or random, found '" + *thread_order + "'");

@@ -87,6 +87,10 @@ DeviceMemory::DeviceMemory(std::size_t bytes) : bytes_(bytes) {
 
 DeviceMemory::~DeviceMemory() { std::free(data_); }
 
+void DeviceMemory::copy_from(const DeviceMemory& other) {
+  if (bytes_ > 0) std::memcpy(data_, other.data_, bytes_);
+}
+
 void DeviceMemory::upload(const void* host, std::size_t bytes) {
   if (bytes > 0) std::memcpy(data_, host, bytes);
 }

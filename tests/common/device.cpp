@@ -112,6 +112,19 @@ class Environment {
 // ---- what both devices must do alike
 // ----------------------------------------------------------
 
+TEST_CASE("device: an array takes over the elements of another") {
+  if (!have_device()) return;
+  for (const int N : {0, 1, 5, 10007}) {
+    std::vector<float> values(static_cast<std::size_t>(N));
+    std::iota(values.begin(), values.end(), 1.0f);
+    const DeviceArray<float> from(values);
+    DeviceArray<float> to(N), other(N + 1);
+    to.copy_from(from);
+    CHECK(to.download() == values);
+    CHECK_THROWS_AS(other.copy_from(from), std::invalid_argument);
+  }
+}
+
 TEST_CASE("device: every thread of every block runs once and knows its place") {
   if (!have_device()) return;
   struct Shape {
