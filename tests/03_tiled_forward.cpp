@@ -457,6 +457,48 @@ TEST_CASE("cpu: m and l after each tile K20 CUDATutorial 69") {
   CHECK(recorder.tiles[1].l[0] == doctest::Approx(1.553002).epsilon(1e-5));
 }
 
+namespace {
+
+// Weights too small for T: the scores are 0 once and `low` otherwise. With V huge or infinite
+// where the weight is 0 (0 * inf is NaN), any weight that is not exactly 0 would show.
+template <class T>
+void weights_below_the_smallest_number(T low, T huge) {
+  for (const Index Nk : {3, 16, 40, 64}) {
+    for (const Index Bc : {1, 8, 64}) {
+      CAPTURE(Nk);
+      CAPTURE(Bc);
+      Matrix<T> K = Matrix<T>::Constant(Nk, 1, low), V = Matrix<T>::Constant(Nk, 1, huge),
+                O(1, 1);
+      const Matrix<T> Q = Matrix<T>::Ones(1, 1);
+      tiled_forward_cpu<T>(Q, K, V, O, {.Br = 1, .Bc = Bc}, 1.0);
+      if (low == -kInf<T>) CHECK(O(0, 0) == 0);  // nothing seen
+      K(0, 0) = 0;
+      V(0, 0) = 5;
+      tiled_forward_cpu<T>(Q, K, V, O, {.Br = 1, .Bc = Bc}, 1.0);
+      CHECK(O(0, 0) == 5);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cpu: weights that underflow are exactly 0 in either type and any tile") {
+  weights_below_the_smallest_number<float>(-1000, 3e38f);
+  weights_below_the_smallest_number<float>(-kInf<float>, 3e38f);
+  weights_below_the_smallest_number<double>(-1000, 1.7e308);
+  weights_below_the_smallest_number<double>(-kInf<double>, 1.7e308);
+}
+
+TEST_CASE("cpu: an exception of an observer reaches the caller") {
+  struct Thrower : TileObserver<float> {
+    void on_tile(const FoldedTile<float>&) override { throw std::runtime_error("seen enough"); }
+  } thrower;
+  const auto [Q, K, V] = random_head(10, 17, 6);
+  Floats O(10, 6);
+  CHECK_THROWS_WITH_AS(tiled_forward_cpu<float>(Q, K, V, O, {.Br = 4, .Bc = 8}, {}, &thrower),
+                       "seen enough", std::runtime_error);
+}
+
 TEST_CASE("cpu: an observer sees every tile in order and changes nothing") {
   const auto [Q, K, V] = random_head(10, 17, 6);
   Recorder recorder;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "common/tensor/parallel_for.hpp"
 #include "common/tensor/require.hpp"
 #include "common/tensor/shapes.hpp"
 
@@ -77,10 +78,9 @@ SoftmaxState<T> online_softmax_cpu(VectorIn<T> x, VectorOut<T> p) {
 template <class T>
 void online_softmax_rows_cpu(MatrixIn<T> X, MatrixOut<T> P) {
   require_shape("P", shape_of(P), shape_of(X));
-#pragma omp parallel for
-  for (Index r = 0; r < X.rows(); ++r) {
+  parallel_for(X.rows(), true, [&](Index r) {
     online_softmax_cpu<T>(X.row(r).transpose(), P.row(r).transpose());
-  }
+  });
 }
 
 template void push<float>(SoftmaxState<float>&, float);

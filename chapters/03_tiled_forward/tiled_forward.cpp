@@ -2,24 +2,30 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "common/tensor/ceil_div.hpp"
+#include "common/tensor/parallel_for.hpp"
 #include "common/tensor/scale.hpp"
 #include "common/tensor/shapes.hpp"
 
 namespace flash_steps {
 namespace {
 
-// row = exp(row - shift), and exactly 0 for a score of -inf, where Eigen's exp gives 3e-39 on
-// some CPUs. Its select is slow, so it is kept for rows that need it.
+// row = exp(row - shift), and exactly 0 where that is below the smallest normal number: there,
+// and for a score of -inf, Eigen's exp stops at some tiny number that differs between CPUs. Its
+// select is slow, so it is kept for rows that need it.
 template <class Row, class T>
 void exp_minus(Row row, T shift) {
-  if (row.minCoeff() > -kInf<T>) {
+  // [begin 03.exp-minus]
+  const T lowest = std::log(std::numeric_limits<T>::min());
+  if (row.minCoeff() - shift > lowest) {
     row = (row - shift).exp();
   } else {
-    row = (row == -kInf<T>).select(T(0), (row - shift).exp());
+    row = (row - shift < lowest).select(T(0), (row - shift).exp());
   }
+  // [end]
 }
 
 }  // namespace
@@ -123,13 +129,13 @@ void tiled_forward_cpu(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, MatrixOut<T>
   const T s = resolve_scale<T>(scale, Q.cols());
   const Index Nq = Q.rows(), Tr = ceil_div(Nq, tile.Br);
 
-#pragma omp parallel for schedule(dynamic) if (!observer)
-  for (Index i = 0; i < Tr; ++i) {  // [3] query tiles do not depend on each other
+  // [3] query tiles do not depend on each other
+  parallel_for(Tr, !observer, [&](Index i) {
     const Index q_start = i * tile.Br, rows = std::min(tile.Br, Nq - q_start);
     const TileState<T> state = forward_q_tile<T>(Q.middleRows(q_start, rows), K, V, q_start,
                                                  tile.Bc, s, observer);  // [4]
     O.middleRows(q_start, rows) = state.O;                               // [14]
-  }
+  });
 }
 
 template struct TileState<float>;

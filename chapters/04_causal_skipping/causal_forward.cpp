@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/tensor/ceil_div.hpp"
+#include "common/tensor/parallel_for.hpp"
 #include "common/tensor/scale.hpp"
 #include "common/tensor/shapes.hpp"
 
@@ -46,13 +47,13 @@ void causal_forward_cpu(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, MatrixOut<T
   const Index Nq = Q.rows(), Tr = ceil_div(Nq, tile.Br);
   const Index offset = mask_offset(Nq, K.rows(), causal);
 
-#pragma omp parallel for schedule(dynamic) if (!observer)
-  for (Index i = 0; i < Tr; ++i) {  // [3] query tiles do not depend on each other
+  // [3] query tiles do not depend on each other
+  parallel_for(Tr, !observer, [&](Index i) {
     const Index q_start = i * tile.Br, rows = std::min(tile.Br, Nq - q_start);
     const TileState<T> state = causal_q_tile<T>(Q.middleRows(q_start, rows), K, V, q_start,
                                                 tile.Bc, offset, s, visit, observer);  // [4]
     O.middleRows(q_start, rows) = state.O;                                             // [14]
-  }
+  });
 }
 
 template TileState<float> causal_q_tile<float>(MatrixIn<float>, MatrixIn<float>,

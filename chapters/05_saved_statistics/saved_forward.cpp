@@ -5,6 +5,7 @@
 #include "chapters/04_causal_skipping/causal_forward.hpp"
 #include "chapters/05_saved_statistics/statistics_shapes.hpp"
 #include "common/tensor/ceil_div.hpp"
+#include "common/tensor/parallel_for.hpp"
 #include "common/tensor/scale.hpp"
 #include "common/tensor/shapes.hpp"
 
@@ -21,8 +22,8 @@ void saved_forward_cpu(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, MatrixOut<T>
   const Index Nq = Q.rows(), Tr = ceil_div(Nq, tile.Br);
   const Index offset = mask_offset(Nq, K.rows(), causal);
 
-#pragma omp parallel for schedule(dynamic)
-  for (Index i = 0; i < Tr; ++i) {  // [3] query tiles do not depend on each other
+  // [3] query tiles do not depend on each other
+  parallel_for(Tr, true, [&](Index i) {
     const Index q_start = i * tile.Br, rows = std::min(tile.Br, Nq - q_start);
     const TileState<T> state = causal_q_tile<T>(Q.middleRows(q_start, rows), K, V, q_start,
                                                 tile.Bc, offset, s);  // [4]
@@ -34,7 +35,7 @@ void saved_forward_cpu(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, MatrixOut<T>
     l.segment(q_start, rows) = state.l;
     LSE.segment(q_start, rows) = state.m.array() + state.l.array().log();
     // [end]
-  }
+  });
 }
 
 template void saved_forward_cpu<float>(MatrixIn<float>, MatrixIn<float>, MatrixIn<float>,

@@ -4,6 +4,7 @@
 // executables compile it with the host compiler. The other half, kernel.hpp, is for .cu files.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/tensor/element_count.hpp"
 #include "common/tensor/require.hpp"
 
 namespace flash_steps {
@@ -136,14 +138,22 @@ class DeviceMatrix : public DeviceArray<T> {
  public:
   DeviceMatrix() = default;
   DeviceMatrix(std::int64_t rows, std::int64_t cols)
-      : DeviceArray<T>(rows * cols), rows_(rows), cols_(cols) {}
+      : DeviceArray<T>(count(rows, cols)), rows_(rows), cols_(cols) {}
   DeviceMatrix(const T* host, std::int64_t rows, std::int64_t cols)
-      : DeviceArray<T>(host, rows * cols), rows_(rows), cols_(cols) {}
+      : DeviceArray<T>(host, count(rows, cols)), rows_(rows), cols_(cols) {}
 
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
 
  private:
+  static std::int64_t count(std::int64_t rows, std::int64_t cols) {
+    const auto product = element_count(std::array{rows, cols});
+    if (!product) {
+      require(false, "a device matrix cannot have the sizes [" + std::to_string(rows) + ", " +
+                         std::to_string(cols) + "]");
+    }
+    return *product;
+  }
   std::int64_t rows_ = 0, cols_ = 0;
 };
 

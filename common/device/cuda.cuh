@@ -68,7 +68,7 @@ void launch(void (*kernel)(Parameters...), const Launch& config, Arguments&&... 
   };
   kernel<<<dim(config.grid), dim(config.block),
            static_cast<std::size_t>(config.shared_bytes)>>>(
-      static_cast<Parameters>(kernel_argument(arguments))...);
+      Parameters{kernel_argument(arguments)}...);
   after_launch();
 }
 

@@ -226,8 +226,7 @@ requires std::is_arithmetic_v<T> T kernel_argument(T value) { return value; }
 // See cuda.cuh. Here the kernel has run when launch returns; its mistakes throw DeviceError.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& config, Arguments&&... arguments) {
-  simulator::run_grid(config,
-                      [&] { kernel(static_cast<Parameters>(kernel_argument(arguments))...); });
+  simulator::run_grid(config, [&] { kernel(Parameters{kernel_argument(arguments)}...); });
 }
 
 }  // namespace flash_steps

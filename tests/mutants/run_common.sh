@@ -93,8 +93,8 @@ scratch_make() {  # ROOT DIR
   done <"$dir/files"
 }
 
-# Warnings are off: a broken body need not be a tidy one. -O1 compiles fast, and as in every release build
-# assertions are off: the tests themselves must notice.
+# Warnings are off: a broken body need not be a tidy one. -O1 compiles fast; assertions are off, as in
+# every release build: the tests themselves must notice.
 scratch_configure() {  # DIR
   [ -f "$1/build/build.ninja" ] && return
   cmake -S "$1/source" -B "$1/build" -G Ninja -DFLASH_STEPS_DEVICE=sim -DFLASH_STEPS_NATIVE=OFF \
@@ -110,12 +110,14 @@ scratch_build() {  # DIR JOBS TARGET...; the compiler's output goes to DIR/log
   ninja -C "$dir/build" -j "$jobs" "$@" >"$dir/log" 2>&1
 }
 
-# Whether the last change makes the build do anything at all.
-scratch_is_stale() {  # DIR TARGET
-  ! ninja -C "$1/build" -n "$2" 2>/dev/null | grep -q 'no work to do'
+# Whether anything that was built depends on this file of the sources.
+scratch_has_built() {  # DIR FILE
+  ninja -C "$1/build" -t deps 2>/dev/null | grep -xF "    $1/source/$2" >/dev/null
 }
 
-compile_errors() { grep -E -m 3 '(error|fatal error): |undefined reference|FAILED' "$1/log" | cut -c1-200 | sed 's/^/      /'; }
+compile_errors() {  # DIR
+  grep -E -m 3 'error: |undefined reference|FAILED' "$1/log" | cut -c1-200 | sed 's/^/      /'
+}
 
 # Runs a chapter's test program; its output goes to DIR/log. 124: it took longer than 60 s.
 kTestSeconds=60
