@@ -8,6 +8,7 @@
 #include "chapters/04_causal_skipping/causal_forward.hpp"
 #include "chapters/04_causal_skipping/causal_forward_cuda.hpp"
 #include "common/cli/cli.hpp"
+#include "common/cli/head.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/ceil_div.hpp"
@@ -225,12 +226,7 @@ void compare_times() {
 // ---- the tool
 
 template <class T>
-struct Head {
-  Matrix<T> Q, K, V;
-};
-
-template <class T>
-Matrix<T> forward(const Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
+Matrix<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
   Matrix<T> O(head.Q.rows(), head.Q.cols());
   if (common.device == "cpu") {
     causal_forward_cpu<T>(head.Q, head.K, head.V, O, tile, common.causal, common.scale);
@@ -246,7 +242,7 @@ Matrix<T> forward(const Head<T>& head, const cli::CommonOptions& common, Tiling 
 }
 
 template <class T>
-void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
+void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
   Tiling tile = default_tiling(
       d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
@@ -292,57 +288,19 @@ void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
   for (const std::string& file : files) print("wrote {}\n", file);
 }
 
-struct Files {
-  std::optional<std::string> q, k, v;
-};
-
-void run_files(const Files& files, const cli::CommonOptions& common) {
-  const cli::Input q = cli::read_input(*files.q, "--q"), k = cli::read_input(*files.k, "--k"),
-                   v = cli::read_input(*files.v, "--v");
-  cli::require_same_dtype({&q, &k, &v});
-  cli::Dimensions sizes;
-  sizes.require(q, {"Nq", "d"});
-  sizes.require(k, {"Nk", "d"});
-  sizes.require(v, {"Nk", "d"});
-  sizes.require_range("d", 1, 256);
-  const auto head = [&]<class T>(T) {
-    return Head<T>{to_matrix<T>(q.array, q.file), to_matrix<T>(k.array, k.file),
-                   to_matrix<T>(v.array, v.file)};
-  };
-  if (dtype_name(q.array) == std::string("f8")) {
-    run_tool(head(double{}), common);
-  } else {
-    run_tool(head(float{}), common);
-  }
-}
-
-void run_random(const cli::CommonOptions& common) {
-  const Index nk = common.nk.value_or(common.n);
-  run_tool(Head<float>{random_matrix<float>(common.n, common.d, common.seed, 0),
-                       random_matrix<float>(nk, common.d, common.seed, 1),
-                       random_matrix<float>(nk, common.d, common.seed, 2)},
-           common);
-}
-
 void run(const cli::Arguments& arguments) {
-  Files files;
+  cli::HeadFiles files;
   cli::CommonOptions common;
   cli::Options options(
       "04_causal_skipping",
       "FlashAttention's forward pass for one head with a causal mask: hidden tiles are "
       "skipped. Without arguments: a narrated demonstration.");
-  options.group("Input");
-  options.add("--q", files.q, "queries, .npy [Nq, d], f4 or f8");
-  options.add("--k", files.k, "keys, .npy [Nk, d]");
-  options.add("--v", files.v, "values, .npy [Nk, d]");
-  cli::add_sizes(options, common);
+  cli::add_head(options, files, common);
   cli::add_scale(options, common);
   cli::add_causal(options, common);
   cli::add_tiles(options, common);
   cli::add_device(options, common);
   cli::add_output(options, common);
-  options.all_or_none({"--q", "--k", "--v"});
-  options.exclusive({"--q"}, {"--n", "--nk", "--d"});
   options.example("04_causal_skipping --q q.npy --k k.npy --v v.npy --causal --out results");
   options.parse(arguments);
 
@@ -355,11 +313,7 @@ void run(const cli::Arguments& arguments) {
     return;
   }
   use_device(common.device, common.thread_order, common.seed);
-  if (files.q) {
-    run_files(files, common);
-  } else {
-    run_random(common);
-  }
+  cli::with_head(files, common, [&](const auto& head) { run_tool(head, common); });
 }
 
 }  // namespace
