@@ -918,6 +918,14 @@ TEST_CASE("cpu: executable takes empty inputs") {
   }
 }
 
+TEST_CASE("cpu: executable that cannot write its result ends with 1") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() / "o.npy");  // where the file should go
+  const ProgramResult r = run({"--n", "3", "--out", folder.path().string()});
+  CHECK(r.exit_code == 1);
+  CHECK(r.err.find("o.npy: cannot be opened for writing") != std::string::npos);
+}
+
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   const TemporaryFolder folder;
   const auto put = [&](const char* name, const NpyArray& array) {

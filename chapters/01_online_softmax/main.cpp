@@ -1,4 +1,4 @@
-// Chapter 01, the executable. Without arguments: a narrated demonstration. With --x, or with
+// Chapter 01, the executable. With --x, or with
 // --n for a random vector: a tool that prints m and l and writes softmax.npy.
 #include <cmath>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Chapter 02, the executable. Without arguments: a narrated demonstration. With --q --k --v, or
+// Chapter 02, the executable. With --q --k --v, or
 // with sizes for random input: a tool that counts what each algorithm moves.
 #include <cmath>
 #include <optional>
@@ -397,7 +397,7 @@ void run(const cli::Arguments& arguments) {
   cli::Options options(
       "02_io_counting",
       "Counts what attention moves between HBM and the chip: standard attention, and walks of "
-      "the tiled orders. Without arguments: a narrated demonstration.");
+      "the tiled orders.");
   options.group("Input");
   options.add("--q", tool.q, "queries, .npy [Nq, d], f4 or f8");
   options.add("--k", tool.k, "keys, .npy [Nk, d]");

@@ -1,4 +1,4 @@
-// Chapter 04, the executable. Without arguments: a narrated demonstration. With --q --k --v, or
+// Chapter 04, the executable. With --q --k --v, or
 // with sizes for random input: a tool that writes o.npy and counts tiles.
 #include <chrono>
 #include <optional>
@@ -294,7 +294,7 @@ void run(const cli::Arguments& arguments) {
   cli::Options options(
       "04_causal_skipping",
       "FlashAttention's forward pass for one head with a causal mask: hidden tiles are "
-      "skipped. Without arguments: a narrated demonstration.");
+      "skipped.");
   cli::add_head(options, files, common);
   cli::add_scale(options, common);
   cli::add_causal(options, common);

@@ -1,4 +1,4 @@
-// Chapter 05, the executable. Without arguments: a narrated demonstration. With --q --k --v, or
+// Chapter 05, the executable. With --q --k --v, or
 // with sizes for random input: a tool that writes o.npy, m.npy, l.npy and lse.npy.
 #include <cmath>
 #include <optional>
@@ -270,7 +270,7 @@ void run(const cli::Arguments& arguments) {
   cli::Options options(
       "05_saved_statistics",
       "FlashAttention's forward pass for one head that keeps m, l and LSE for the backward "
-      "pass. Without arguments: a narrated demonstration.");
+      "pass.");
   cli::add_head(options, files, common);
   cli::add_scale(options, common);
   cli::add_causal(options, common);

@@ -32,6 +32,8 @@ int run_body(int argc, const char* const* argv,
     return fail(kBadUsage, error.what());
   } catch (const std::invalid_argument& error) {
     return fail(kBadUsage, error.what());
+  } catch (const NpyWriteError& error) {
+    return fail(kFailed, error.what());
   } catch (const NpyError& error) {
     return fail(kBadUsage, error.what());
   } catch (const std::bad_alloc&) {

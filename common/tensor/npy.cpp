@@ -265,19 +265,22 @@ void write_npy(std::ostream& out, const NpyArray& array, const std::string& name
       },
       array.data);
   out.flush();  // a full disk may show only here
-  if (!out) fail(name, "could not be written whole: " + last_error());
+  if (!out) throw NpyWriteError(name + ": could not be written whole: " + last_error());
 }
 
 void write_npy(const std::filesystem::path& path, const NpyArray& array) {
   const std::string name = path.string();
-  check_consistent(array);  // before an existing file is replaced
+  check_consistent(array);               // before an existing file is replaced
+  if (std::filesystem::is_fifo(path)) {  // opening one waits for a reader, perhaps for ever
+    throw NpyWriteError(name + ": cannot be opened for writing: it is a FIFO");
+  }
   errno = 0;
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  if (!out) fail(name, "cannot be opened for writing: " + last_error());
+  if (!out) throw NpyWriteError(name + ": cannot be opened for writing: " + last_error());
   write_npy(out, array, name);
   errno = 0;
   out.close();
-  if (!out) fail(name, "could not be written whole: " + last_error());
+  if (!out) throw NpyWriteError(name + ": could not be written whole: " + last_error());
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

@@ -23,6 +23,12 @@ class NpyError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A file that could not be written: no fault of anybody's input.
+class NpyWriteError : public NpyError {
+ public:
+  using NpyError::NpyError;
+};
+
 // An array of any rank, in C order (the last size varies fastest). shape [] is a scalar, of one
 // element; a size may be 0. The alternative that data holds is the dtype, even when it is
 // empty.
@@ -43,9 +49,9 @@ NpyArray read_npy(const std::filesystem::path& path);
 NpyArray parse_npy(std::span<const std::byte> bytes, const std::string& name);
 
 // Writes version 1.0 (2.0 if the shape's text needs a longer header), data aligned to 64 bytes.
-// An existing file is replaced. Throws NpyError with the reason if the file cannot be opened or
-// written whole (what is left of it is then not valid), and std::invalid_argument if the shape
-// and the number of elements disagree.
+// An existing file is replaced. Throws NpyWriteError with the reason if the file cannot be
+// opened or written whole (what is left of it is then not valid), and std::invalid_argument if
+// the shape and the number of elements disagree.
 void write_npy(const std::filesystem::path& path, const NpyArray& array);
 
 // The same to a binary stream; errors begin with name.
