@@ -218,10 +218,8 @@ void run_file(const Request& request) {
 void run(const cli::Arguments& arguments) {
   Request request;
   cli::CommonOptions& common = request.common;
-  cli::Options options(
-      "01_online_softmax",
-      "Softmax of a vector, its maximum m and sum l found in one pass. Without "
-      "arguments: a narrated demonstration.");
+  cli::Options options("01_online_softmax",
+                       "Softmax of a vector, its maximum m and sum l found in one pass.");
   options.group("Input");
   options.add("--x", request.x, "the vector, .npy [N], f4 or f8");
   options.add("--n", common.n, "elements of a random vector", {0, cli::kMaxSize});
