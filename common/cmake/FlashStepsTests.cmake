@@ -15,7 +15,8 @@ flash_steps_warnings(flash_steps_test_support)
 function(add_flash_steps_test name files)
   add_executable(${name}_test ${files})
   target_link_libraries(${name}_test flash_steps_test_support ${ARGN})
-  target_compile_options(${name}_test PRIVATE -O1)  # compiling takes longer than running
+  # compiling takes longer than running
+  target_compile_options(${name}_test PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
   flash_steps_warnings(${name}_test)
   foreach(group cpu device)
     set(label cpu)
