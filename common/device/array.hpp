@@ -58,9 +58,10 @@ void use_device(const std::string& kind, const std::optional<std::string>& threa
 
 // Bytes that kernels moved between registers and global memory, as the kernels' loads and
 // stores name them (no caches). Counted by the simulator; a GPU does not count, and answers
-// nothing.
+// nothing. Elements that atomics update travel there and back; they are counted apart, once
+// each.
 struct Traffic {
-  std::int64_t read_bytes = 0, written_bytes = 0;
+  std::int64_t read_bytes = 0, written_bytes = 0, atomic_bytes = 0;
 };
 std::optional<Traffic> device_traffic();  // since the last reset
 void reset_device_traffic();

@@ -53,7 +53,7 @@ const T* kernel_argument(const DeviceArray<T>& array) {
   return array.data();
 }
 template <class T>
-requires std::is_arithmetic_v<T> T kernel_argument(T value) { return value; }
+requires std::is_trivially_copyable_v<T> T kernel_argument(T value) { return value; }
 
 // Runs the kernel on the current device, asynchronously. Arrays are passed as they are,
 // DeviceArray by DeviceArray. Throws std::invalid_argument for a launch that cannot be,

@@ -60,19 +60,20 @@ void set_thread_order(ThreadOrder order, std::uint64_t seed) { setting() = {orde
 // ---- traffic
 
 namespace {
-std::atomic<std::int64_t> total_read_bytes{0}, total_written_bytes{0};
+std::atomic<std::int64_t> total_read_bytes{0}, total_written_bytes{0}, total_atomic_bytes{0};
 }
 
 void simulator::add_traffic(const Traffic& traffic) {
   total_read_bytes += traffic.read_bytes;
   total_written_bytes += traffic.written_bytes;
+  total_atomic_bytes += traffic.atomic_bytes;
 }
 
 std::optional<Traffic> device_traffic() {
-  return Traffic{total_read_bytes, total_written_bytes};
+  return Traffic{total_read_bytes, total_written_bytes, total_atomic_bytes};
 }
 
-void reset_device_traffic() { total_read_bytes = total_written_bytes = 0; }
+void reset_device_traffic() { total_read_bytes = total_written_bytes = total_atomic_bytes = 0; }
 
 // ---- memory
 

@@ -79,6 +79,24 @@ class global {
     first_[simulator::checked(index, offset_, size_, kName)] = value;
   }
 
+  // What an atomic does: replaces the element by update(element), undivided, and returns the
+  // old one. An update that changes nothing is a thread that polls: others get their turn.
+  template <class Update>
+  Value atomic(simulator::Source source, const Update& update) const {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    simulator::current.traffic.atomic_bytes += static_cast<std::int64_t>(sizeof(T));
+    T* element =
+        first_ + simulator::checked({0, source.file, source.line}, offset_, size_, kName);
+    Value before, after;
+    __atomic_load(element, &before, __ATOMIC_ACQUIRE);
+    do {
+      after = update(before);
+    } while (!__atomic_compare_exchange(element, &before, &after, false, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE));
+    simulator::polled(std::memcmp(&before, &after, sizeof(T)) == 0, source);
+    return before;
+  }
+
   // The same memory as larger elements; what does not fill one at the end is out of its bounds.
   template <class To>
   global<To> as(simulator::Source source) const {
@@ -138,9 +156,20 @@ class shared {
     first_[i] = value;
   }
 
+  // See global::as.
+  template <class To>
+  shared<To> as(simulator::Source source) const {
+    static_assert(sizeof(To) % sizeof(T) == 0);
+    if (offset_ < 0 || offset_ > size_) simulator::fail_bounds(source, offset_, size_, kName);
+    simulator::check_alignment(first_ + offset_, alignof(To), source);
+    return shared<To>({reinterpret_cast<std::byte*>(first_ + offset_), tags_ + offset_ * kWords,
+                       (size_ - offset_) * static_cast<std::int64_t>(sizeof(T))});
+  }
+
  private:
+  static constexpr char kName[] = "a piece of shared memory";
   std::int64_t checked(simulator::Index index) const {
-    return simulator::checked(index, offset_, size_, "a piece of shared memory");
+    return simulator::checked(index, offset_, size_, kName);
   }
   T* first_ = nullptr;
   simulator::WordTags* tags_ = nullptr;
@@ -193,6 +222,34 @@ global<To> as(const global<From>& p, const char* file = __builtin_FILE(),
   return p.template as<To>({file, line});
 }
 
+template <class To, class From>
+shared<To> as(const shared<From>& p, const char* file = __builtin_FILE(),
+              int line = __builtin_LINE()) {
+  return p.template as<To>({file, line});
+}
+
+// ---- atomics, in global memory: atomicAdd(counts + i, 1u)
+
+template <class T>
+T atomicAdd(const global<T>& address, std::type_identity_t<T> value,
+            const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return address.atomic({file, line}, [&](T old) { return old + value; });
+}
+template <class T>
+T atomicExch(const global<T>& address, std::type_identity_t<T> value,
+             const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return address.atomic({file, line}, [&](T) { return value; });
+}
+template <class T>
+T atomicCAS(const global<T>& address, std::type_identity_t<T> expected,
+            std::type_identity_t<T> value, const char* file = __builtin_FILE(),
+            int line = __builtin_LINE()) {
+  return address.atomic({file, line}, [&](T old) { return old == expected ? value : old; });
+}
+
+// What this thread wrote before is seen by others before what it writes after.
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
 // ---- threads meet
 
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
@@ -221,7 +278,7 @@ global<const T> kernel_argument(const DeviceArray<T>& array) {
   return {array.data(), array.size()};
 }
 template <class T>
-requires std::is_arithmetic_v<T> T kernel_argument(T value) { return value; }
+requires std::is_trivially_copyable_v<T> T kernel_argument(T value) { return value; }
 
 // See cuda.cuh. Here the kernel has run when launch returns; its mistakes throw DeviceError.
 template <class... Parameters, class... Arguments>

@@ -27,6 +27,7 @@ constexpr std::uint32_t kWarpSize = 32;
 constexpr std::int64_t kMaxStaticBytes = 48 * 1024;  // of a block's shared_arrays, as in CUDA
 // Each host thread keeps up to 1024 stacks, two mappings each; a process may have 65 530.
 constexpr int kMaxHostThreads = 16;
+constexpr std::int64_t kMaxPolls = 1 << 23;  // a few seconds, unless other blocks are at work
 
 // ---- words for reports
 
@@ -79,6 +80,7 @@ struct WordAccesses {
 };
 
 struct Cancelled {};  // thrown in the threads of a block that failed, to unwind them
+struct Abandoned {};  // thrown in a thread that waits for other blocks, when one has failed
 
 // Runs blocks one after another on one host thread, and keeps its fibers and its shared memory
 // for the next launch.
@@ -422,6 +424,19 @@ std::uint64_t shuffle_xor(std::uint32_t mask, std::uint64_t value, int lane_mask
   return thread.value;
 }
 
+void polled(bool unchanged, Source source) {
+  if (!unchanged) {
+    current.polls = 0;
+    return;
+  }
+  if (*current.launch_failed) throw Abandoned{};  // who is waited for may never come
+  if (++current.polls > kMaxPolls) {
+    fail(source, "deadlock: " + thread_name(current.thread) +
+                     " polls for ever; a block may wait for lower-numbered blocks only");
+  }
+  std::this_thread::yield();
+}
+
 // ---- a grid
 
 namespace {
@@ -475,10 +490,13 @@ void run_grid(const Launch& config, const std::function<void()>& thread_body) {
     blockDim = to_dim3(block.x, block.y, block.z);
     gridDim = to_dim3(grid.x, grid.y, grid.z);
     current.traffic = {};
+    current.polls = 0;
+    current.launch_failed = &failure.failed;
     for (std::int64_t b; !failure.failed && (b = next_block++) < blocks;) {
       blockIdx = to_dim3(b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y);
       try {
         runner.run_block(config.shared_bytes, thread_body, static_cast<std::uint64_t>(b));
+      } catch (const Abandoned&) {
       } catch (...) {
         failure.note(b);
       }

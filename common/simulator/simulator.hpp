@@ -5,6 +5,7 @@
 // or shuffle. Blocks are handed to host threads in index order.
 #pragma once
 
+#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -59,6 +60,8 @@ struct Current {
   Tag several = kSeveral;          // this epoch, several threads
   std::uint64_t block_serial = 0;  // grows at every block's start
   Traffic traffic;                 // of the blocks of this launch that ran on this host thread
+  std::int64_t polls = 0;          // atomics in a row that changed nothing
+  const std::atomic<bool>* launch_failed = nullptr;  // some block of this launch did
 };
 inline constinit thread_local Current current{};
 
@@ -109,6 +112,10 @@ void barrier(Source source);  // __syncthreads()
 // are awaited.
 std::uint64_t shuffle_xor(std::uint32_t mask, std::uint64_t value, int lane_mask,
                           Source source);
+
+// After every atomic. One that changed nothing is taken for polling: another host thread may
+// run, and the wait ends if the launch has failed, or with a DeviceError if it never ends.
+void polled(bool unchanged, Source source);
 
 // Runs `thread_body` once for every thread of the grid. Rethrows the first failure, that of the
 // block with the lowest index.

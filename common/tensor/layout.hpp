@@ -44,6 +44,11 @@ constexpr HeadsLayout bnhd_layout(std::int64_t B, std::int64_t H, std::int64_t N
 // its strides, could leave the signed 64-bit range.
 inline void check_layout(const HeadsLayout& layout);
 
+// How many elements memory needs that begins with element (0, 0, 0, 0): one more than the
+// largest offset, 0 for an empty layout. Throws std::invalid_argument as check_layout does, or
+// for a negative stride.
+inline std::int64_t layout_extent(const HeadsLayout& layout);
+
 // --------------------------------------------------------------------------------------------
 
 namespace detail {
@@ -108,6 +113,17 @@ inline void check_layout(const HeadsLayout& layout) {
                                 std::to_string(layout.stride_h) + ", " +
                                 std::to_string(layout.stride_n) + ", 1] do not fit in 64 bits");
   }
+}
+
+inline std::int64_t layout_extent(const HeadsLayout& layout) {
+  check_layout(layout);
+  if (layout.stride_b < 0 || layout.stride_h < 0 || layout.stride_n < 0) {
+    throw std::invalid_argument(
+        "strides must not be negative here, found [" + std::to_string(layout.stride_b) + ", " +
+        std::to_string(layout.stride_h) + ", " + std::to_string(layout.stride_n) + ", 1]");
+  }
+  if (layout.B == 0 || layout.H == 0 || layout.N == 0 || layout.d == 0) return 0;
+  return layout.offset(layout.B - 1, layout.H - 1, layout.N - 1) + layout.d;
 }
 
 }  // namespace flash_steps

@@ -219,6 +219,58 @@ TEST_CASE("device: pieces of dynamic shared memory do not overlap") {
   }
 }
 
+TEST_CASE("device: shared memory is read and written 16 bytes at a time") {
+  if (!have_device()) return;
+  const std::vector<float> before = numbers(3 * 4 * 64);
+  DeviceArray<float> x(before);
+  reverse_blocks_by_four(x, 64);
+  const std::vector<float> after = x.download();
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    CHECK(after[i] == before[i / 256 * 256 + 255 - i % 256]);
+  }
+}
+
+TEST_CASE("device: atomics lose no update of any thread or block") {
+  if (!have_device()) return;
+  DeviceArray<int> ints(std::vector<int>{7, 7, 7});
+  DeviceArray<unsigned> unsigneds(std::vector<unsigned>{7, 7, 7});
+  DeviceArray<float> floats(std::vector<float>{7, 7, 7});
+  reset_device_traffic();
+  count_atomically(ints, unsigneds, floats, {50, 2}, {96, 2});
+  const int threads = 100 * 192;
+  CHECK(ints.download() == std::vector<int>{7, 7 - threads, 7});
+  CHECK(unsigneds.download() == std::vector<unsigned>{7, 7 + 3 * threads, 7});
+  CHECK(floats.download() == std::vector<float>{7, 7 + threads / 2, 7});  // exact in float32
+  if (is_simulator()) {
+    const Traffic traffic = device_traffic().value();
+    CHECK(traffic.atomic_bytes == 3 * 4 * threads);
+    CHECK(traffic.read_bytes == 0);
+    CHECK(traffic.written_bytes == 0);
+  }
+}
+
+TEST_CASE("device: a lock keeps two words together") {
+  if (!have_device()) return;
+  for (int turn = 0; turn < 10; ++turn) {
+    DeviceArray<float> sums(std::vector<float>{0, 0});
+    add_under_lock(sums, 1000);
+    CHECK(sums.download() == std::vector<float>{1000, 2000});
+  }
+}
+
+TEST_CASE("device: blocks may wait for those that started before them") {
+  if (!have_device()) return;
+  for (int turn = 0; turn < 10; ++turn) {
+    DeviceArray<int> order(500);
+    take_turns(order);
+    const std::vector<int> numbers = order.download();
+    for (int block = 0; block < 500; ++block) {
+      if (numbers[static_cast<std::size_t>(block)] != 100 + block) FAIL_CHECK(block);
+    }
+    CHECK(numbers.back() == 599);
+  }
+}
+
 TEST_CASE("device: all of a block's shared memory can be used") {
   if (!have_device()) return;
   // 48 KB is where a GPU wants to be asked, for both kinds of shared memory together.
@@ -701,6 +753,21 @@ TEST_CASE("device: the simulator reports the lowest block that fails") {
     CHECK(contains(report_of([] { run_late_bug(3000); }), "(block 5)"));
   }
   check_that_kernels_work();
+}
+
+TEST_CASE("device: the simulator ends a wait for what never comes") {
+  if (!have_device()) return;
+  if (!in_simulator()) return;
+  CHECK(report_of(wait_for_nobody) ==
+        with_places("[wait for nobody]: deadlock: thread 7 polls for ever; a block may wait "
+                    "for lower-numbered blocks only (block 0)"));
+  check_that_kernels_work();
+  for (int turn = 0; turn < 10; ++turn) {  // the block that failed is named, not one that waits
+    CHECK(report_of(fail_while_others_wait) ==
+          with_places("[awaited block]: out of bounds: thread 0 is at index 64 of a global "
+                      "array of 64 (block 0)"));
+    check_that_kernels_work();
+  }
 }
 
 TEST_CASE("device: the simulator unwinds the threads of a block that failed") {

@@ -96,6 +96,63 @@ __global__ void reverse_at_the_end_kernel(global<float> x, std::int64_t before) 
   x[global_x()] = beside[threadIdx.x] * s[blockDim.x - 1 - threadIdx.x];
 }
 
+__global__ void reverse_by_four_kernel(global<float> x) {
+  dynamic_shared smem;
+  const int threads = static_cast<int>(blockDim.x);
+  const shared<float> s = smem.take<float>(4 + 4 * threads) + 4;
+  as<float4>(s)[thread_x()] = as<const float4>(x)[global_x()];
+  __syncthreads();  // s is complete
+  const float4 four = as<float4>(s)[threads - 1 - thread_x()];
+  as<float4>(x)[global_x()] = make_float4(four.w, four.z, four.y, four.x);
+}
+
+// ---- atomics
+
+__global__ void count_atomically_kernel(global<int> ints, global<unsigned> unsigneds,
+                                        global<float> floats) {
+  atomicAdd(ints + 1, -1);
+  atomicAdd(unsigneds + 1, 3u);
+  atomicAdd(floats + 1, 0.5f);
+}
+
+// Two words that belong together, changed under a lock.
+__global__ void add_under_lock_kernel(global<unsigned> lock, global<float> sums) {
+  if (threadIdx.x == 0) {
+    while (atomicCAS(lock + 0, 0u, 1u) != 0u) {
+    }
+    __threadfence();  // what the last holder wrote is seen
+    sums[0] = sums[0] + 1.0f;
+    sums[1] = 2.0f * sums[0];
+    __threadfence();  // and what is written here is, before the lock is free
+    atomicExch(lock + 0, 0u);
+  }
+}
+
+// Each block appends its number when all lower-numbered ones have.
+__global__ void take_turns_kernel(global<unsigned> started, global<unsigned> turn,
+                                  global<int> order) {
+  if (threadIdx.x != 0) return;
+  const unsigned block = atomicAdd(started + 0, 1u);  // whoever has a lower one has started
+  while (atomicAdd(turn + 0, 0u) != block) {
+  }
+  __threadfence();
+  order[block] = block == 0 ? 100 : order[block - 1] + 1;
+  __threadfence();
+  atomicAdd(turn + 0, 1u);
+}
+
+// ---- heads
+
+__global__ void double_heads_kernel(global<const float> x, HeadsLayout x_at, global<float> y,
+                                    HeadsLayout y_at) {
+  const std::int64_t h = blockIdx.x, b = blockIdx.y;
+  for (std::int64_t n = threadIdx.x; n < x_at.N; n += blockDim.x) {
+    for (std::int64_t c = 0; c < x_at.d; ++c) {
+      y[y_at.offset(b, h, n) + c] = 2.0f * x[x_at.offset(b, h, n) + c];
+    }
+  }
+}
+
 // ---- shuffles
 
 __global__ void sum_over_warps_kernel(global<float> out) {
@@ -471,6 +528,20 @@ const Bug kBugs[] = {
 #endif
 };
 
+__global__ void wait_for_nobody_kernel(global<unsigned> turn) {
+  if (threadIdx.x == 7) {
+    while (atomicAdd(turn + 0, 0u) != 1u) {  // bug: wait for nobody
+    }
+  }
+}
+
+__global__ void fail_while_others_wait_kernel(global<unsigned> turn) {
+  if (threadIdx.x != 0) return;
+  if (blockIdx.x == 0) turn[64] = 1u;  // bug: awaited block
+  while (atomicAdd(turn + 0, 0u) != 1u) {
+  }
+}
+
 }  // namespace
 
 // ---- launches
@@ -512,6 +583,29 @@ void reverse_blocks_through_pieces(DeviceArray<float>& x, int threads) {
 void reverse_blocks_at_the_end(DeviceArray<float>& x, int threads, std::int64_t shared_bytes) {
   launch(reverse_at_the_end_kernel, {x.size() / threads, threads, shared_bytes}, x,
          shared_bytes / 16 * 4 - threads);
+}
+
+void reverse_blocks_by_four(DeviceArray<float>& x, int threads) {
+  launch(reverse_by_four_kernel, {x.size() / (4 * threads), threads, 16 * (threads + 1)}, x);
+}
+
+void count_atomically(DeviceArray<int>& ints, DeviceArray<unsigned>& unsigneds,
+                      DeviceArray<float>& floats, const Extent& grid, const Extent& block) {
+  launch(count_atomically_kernel, {grid, block}, ints, unsigneds, floats);
+}
+
+void add_under_lock(DeviceArray<float>& sums, int blocks) {
+  DeviceArray<unsigned> lock(std::vector<unsigned>{0});
+  launch(add_under_lock_kernel, {blocks, 32}, lock, sums);
+}
+
+void take_turns(DeviceArray<int>& order) {
+  DeviceArray<unsigned> started(std::vector<unsigned>{0}), turn(std::vector<unsigned>{0});
+  launch(take_turns_kernel, {order.size(), 32}, started, turn, order);
+}
+
+void double_heads(const DeviceHeads<float>& x, DeviceHeads<float>& y) {
+  launch(double_heads_kernel, {{x.H(), x.B()}, 32}, x, x.layout(), y, y.layout());
 }
 
 void sum_over_warps(DeviceArray<float>& out, int threads) {
@@ -573,6 +667,16 @@ std::string place_of(const std::string& mark) {
     }
   }
   throw std::invalid_argument("no line is marked " + mark);
+}
+
+void wait_for_nobody() {
+  DeviceArray<unsigned> turn(std::vector<unsigned>(64, 0));
+  launch(wait_for_nobody_kernel, {1, 64}, turn);
+}
+
+void fail_while_others_wait() {
+  DeviceArray<unsigned> turn(std::vector<unsigned>(64, 0));
+  launch(fail_while_others_wait_kernel, {32, 64}, turn);
 }
 
 void run_late_bug(int later_turns) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/device/array.hpp"
+#include "common/device/heads.hpp"
 #include "common/device/launch.hpp"
 
 namespace flash_steps::test {
@@ -36,6 +37,20 @@ void reverse_blocks_through_pieces(DeviceArray<float>& x, int threads);
 // 8192 bytes, which is kBesideBytes.
 void reverse_blocks_at_the_end(DeviceArray<float>& x, int threads, std::int64_t shared_bytes);
 inline constexpr std::int64_t kBesideBytes = 8192;
+
+// Turns each stretch of 4 * `threads` elements around, 16 bytes at a time.
+void reverse_blocks_by_four(DeviceArray<float>& x, int threads);
+
+// Each thread of the grid adds -1 to ints[1], 3 to unsigneds[1], 0.5 to floats[1].
+void count_atomically(DeviceArray<int>& ints, DeviceArray<unsigned>& unsigneds,
+                      DeviceArray<float>& floats, const Extent& grid, const Extent& block);
+// Each block adds 1 to sums[0], and sets sums[1] to twice that, under a lock.
+void add_under_lock(DeviceArray<float>& sums, int blocks);
+// A block for each element waits for the one before: order = 100, 101, 102, ...
+void take_turns(DeviceArray<int>& order);
+
+// y = 2 x, head by head, each with its own layout of the same sizes.
+void double_heads(const DeviceHeads<float>& x, DeviceHeads<float>& y);
 
 // Each thread: the sum of (threadIdx.x + 1) over its warp, by xor shuffles. The last warp may
 // have fewer lanes, a power of two.
@@ -69,6 +84,11 @@ std::vector<std::string> bug_names();
 void run_bug(const std::string& name);
 // The place of a mark, as reports give it: "device_kernels.cu:123".
 std::string place_of(const std::string& mark);
+
+// Thread 7 polls for a value that nobody stores.
+void wait_for_nobody();
+// Block 0 is wrong while all other blocks poll for what it should store.
+void fail_while_others_wait();
 
 // Block 5 is wrong after 1000 turns, later ones after so many.
 void run_late_bug(int later_turns);

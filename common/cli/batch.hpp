@@ -1,0 +1,133 @@
+// A batch of heads for the executables of batched chapters: from files, or random.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/cli/common_options.hpp"
+#include "common/cli/error.hpp"
+#include "common/cli/input.hpp"
+#include "common/tensor/heads_array.hpp"
+#include "common/tensor/npy_matrix.hpp"
+#include "common/tensor/random_matrix.hpp"
+
+namespace flash_steps::cli {
+
+template <class T>
+struct Batch {
+  HeadsArray<T> Q, K, V;  // [B, H, Nq, d], [B, Hkv, Nk, d], [B, Hkv, Nk, d]
+  std::size_t rank = 4;   // of the outputs: 2 if q's file is [N, d]
+};
+
+struct BatchFiles {
+  std::optional<std::string> q, k, v;
+};
+
+// --q --k --v, all or none, or --batch --heads --kv-heads --n --nk --d --seed for random input.
+inline void add_batch_input(Options& options, BatchFiles& files, CommonOptions& common) {
+  options.group("Input");
+  options.add("--q", files.q, "queries, .npy [B, H, Nq, d] or [Nq, d], f4 or f8");
+  options.add("--k", files.k, "keys, .npy [B, Hkv, Nk, d] or [Nk, d]");
+  options.add("--v", files.v, "values, .npy [B, Hkv, Nk, d] or [Nk, d]");
+  add_batch(options, common);
+  add_sizes(options, common);
+  options.all_or_none({"--q", "--k", "--v"});
+  options.exclusive({"--q"}, {"--batch", "--heads", "--kv-heads", "--n", "--nk", "--d"});
+}
+
+// [B, H, N, d] independent normal numbers, every head its own. Head (b, h) takes stream
+// 3 (b H + h) + which of the seed, `which` being 0, 1, 2 for Q, K, V.
+template <class T>
+HeadsArray<T> random_heads(std::int64_t B, std::int64_t H, std::int64_t N, std::int64_t d,
+                           std::uint64_t seed, std::uint64_t which) {
+  HeadsArray<T> heads(B, H, N, d);
+  for (std::int64_t b = 0; b < B; ++b) {
+    for (std::int64_t h = 0; h < H; ++h) {
+      const auto stream = 3 * static_cast<std::uint64_t>(b * H + h) + which;
+      heads.head(b, h) = random_matrix<T>(N, d, seed, stream);
+    }
+  }
+  return heads;
+}
+
+// Reads a file of heads; [N, d] is taken as [1, 1, N, d]. *rank is what the file has.
+inline Input read_heads(const std::string& path, const std::string& option,
+                        std::size_t* rank = nullptr) {
+  Input input = read_input(path, option);
+  std::vector<std::int64_t>& shape = input.array.shape;
+  if (rank) *rank = shape.size();
+  if (shape.size() == 2) shape.insert(shape.begin(), {1, 1});
+  return input;
+}
+
+template <class T>
+HeadsArray<T> to_heads(const Input& input) {
+  const std::vector<T>& data = checked_data<T>(input.array, 4, "[B, H, N, d]", input.file);
+  const auto& shape = input.array.shape;
+  HeadsArray<T> heads(shape[0], shape[1], shape[2], shape[3]);
+  heads.elements() = data;
+  return heads;
+}
+
+// Query heads share K/V heads in groups of one size. Throws UsageError.
+inline void require_groups(std::int64_t heads, std::int64_t kv_heads) {
+  if (kv_heads > 0 ? heads % kv_heads == 0 : heads == 0) return;
+  throw UsageError("the number of K/V heads must divide the number of query heads, found " +
+                   std::to_string(kv_heads) + " for " + std::to_string(heads));
+}
+
+// Calls run(Batch<float>), or run(Batch<double>) for f8 files. Throws UsageError for files
+// whose types or shapes do not fit, a head dimension beyond 256, or heads that do not group.
+template <class Run>
+void with_batch(const BatchFiles& files, const CommonOptions& common, const Run& run) {
+  if (!files.q) {
+    const std::int64_t B = common.batch, H = common.heads, d = common.d,
+                       Hkv = common.kv_heads.value_or(H), Nk = common.nk.value_or(common.n);
+    require_groups(H, Hkv);
+    return run(Batch<float>{random_heads<float>(B, H, common.n, d, common.seed, 0),
+                            random_heads<float>(B, Hkv, Nk, d, common.seed, 1),
+                            random_heads<float>(B, Hkv, Nk, d, common.seed, 2)});
+  }
+  std::size_t rank = 4;
+  const Input q = read_heads(*files.q, "--q", &rank), k = read_heads(*files.k, "--k"),
+              v = read_heads(*files.v, "--v");
+  require_same_dtype({&q, &k, &v});
+  Dimensions sizes;
+  sizes.require(q, {"B", "H", "Nq", "d"});
+  sizes.require(k, {"B", "Hkv", "Nk", "d"});
+  sizes.require(v, {"B", "Hkv", "Nk", "d"});
+  sizes.require_range("d", 1, 256);
+  require_groups(sizes["H"], sizes["Hkv"]);
+  const auto batch = [&]<class T>(T) {
+    return Batch<T>{to_heads<T>(q), to_heads<T>(k), to_heads<T>(v), rank};
+  };
+  if (dtype_name(q.array) == std::string("f8")) {
+    run(batch(double{}));
+  } else {
+    run(batch(float{}));
+  }
+}
+
+// [B, H, N, d], or [N, d] if the rank is 2 (then B = H = 1).
+template <class T>
+NpyArray heads_to_npy(const HeadsArray<T>& heads, std::size_t rank) {
+  if (rank == 2) return {{heads.N(), heads.d()}, heads.elements()};
+  return {{heads.B(), heads.H(), heads.N(), heads.d()}, heads.elements()};
+}
+
+// One number a row, such as LSE: (B * H, N) as [B, H, N], or [N] if the rank is 2.
+template <class T>
+NpyArray rows_to_npy(const Matrix<T>& rows, std::int64_t B, std::int64_t H, std::size_t rank) {
+  NpyArray array = to_npy(rows);
+  if (rank == 2) {
+    array.shape = {rows.cols()};
+  } else {
+    array.shape = {B, H, rows.cols()};
+  }
+  return array;
+}
+
+}  // namespace flash_steps::cli
