@@ -5,7 +5,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <utility>
 
 #include "common/device/array.hpp"
 #include "common/device/launch.hpp"
@@ -31,12 +34,54 @@ void check(cudaError_t status, const char* call) {
   throw DeviceError(message);
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
+int current_device() {
+  int device = 0;
   check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
+  return device;
 }
+
+DeviceLimits limits_of(int device) {
+  const auto attribute = [device](cudaDeviceAttr which) {
+    int value = 0;
+    check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+  };
+  return {.threads_per_block = attribute(cudaDevAttrMaxThreadsPerBlock),
+          .shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
+          .grid_x = attribute(cudaDevAttrMaxGridDimX),
+          .grid_y = attribute(cudaDevAttrMaxGridDimY),
+          .grid_z = attribute(cudaDevAttrMaxGridDimZ),
+          .multiprocessors = attribute(cudaDevAttrMultiProcessorCount)};
+}
+
+// What a launch must know of its kernel, on one device.
+struct Kernel {
+  const char* name = nullptr;  // mangled
+  std::int64_t threads = 0;    // the most in a block, by its registers
+  std::int64_t shared_bytes = 0;
+  std::int64_t opted_in = 48 * 1024;  // shared memory that it may have, all together
+};
+
+Kernel look_up(const void* kernel) {
+  cudaFuncAttributes needs{};
+  Kernel found;
+  const cudaError_t status = cudaFuncGetAttributes(&needs, kernel);
+  if (status == cudaErrorNoKernelImageForDevice) {
+    cudaGetLastError();
+    throw DeviceError("this build has no code for the GPU " + device_name() +
+                      ": configure it there, or with -DCMAKE_CUDA_ARCHITECTURES=native");
+  }
+  check(status, "cudaFuncGetAttributes");
+  check(cudaFuncGetName(&found.name, kernel), "cudaFuncGetName");
+  found.threads = needs.maxThreadsPerBlock;
+  found.shared_bytes = static_cast<std::int64_t>(needs.sharedSizeBytes);
+  return found;
+}
+
+// Neither changes, and asking the driver at every launch would take longer than a small kernel.
+std::mutex cache_mutex;
+std::map<int, DeviceLimits> limits_cache;                    // by device
+std::map<std::pair<int, const void*>, Kernel> kernel_cache;  // by device and kernel
 
 }  // namespace
 
@@ -50,20 +95,17 @@ bool device_available() {
 }
 
 std::string device_name() {
-  int device = 0;
   cudaDeviceProp properties{};
-  check(cudaGetDevice(&device), "cudaGetDevice");
-  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  check(cudaGetDeviceProperties(&properties, current_device()), "cudaGetDeviceProperties");
   return properties.name;
 }
 
 DeviceLimits device_limits() {
-  return {.threads_per_block = attribute(cudaDevAttrMaxThreadsPerBlock),
-          .shared_bytes_per_block = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin),
-          .grid_x = attribute(cudaDevAttrMaxGridDimX),
-          .grid_y = attribute(cudaDevAttrMaxGridDimY),
-          .grid_z = attribute(cudaDevAttrMaxGridDimZ),
-          .multiprocessors = attribute(cudaDevAttrMultiProcessorCount)};
+  const int device = current_device();
+  const std::lock_guard lock(cache_mutex);
+  const auto known = limits_cache.find(device);
+  if (known != limits_cache.end()) return known->second;
+  return limits_cache[device] = limits_of(device);
 }
 
 void set_thread_order(ThreadOrder, std::uint64_t) {}
@@ -103,32 +145,32 @@ void DeviceMemory::download(void* host, std::size_t bytes) const {
     check(cudaMemcpy(host, data_, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy to the host");
 }
 
-void before_launch(const void* kernel, const Launch& config) {
-  cudaFuncAttributes needs{};
-  const char* name = nullptr;
-  check(cudaFuncGetAttributes(&needs, kernel), "cudaFuncGetAttributes");
-  check(cudaFuncGetName(&name, kernel), "cudaFuncGetName");
+void before_launch(const void* function, const Launch& config) {
+  const int device = current_device();
+  const std::int64_t shared_limit = device_limits().shared_bytes_per_block;
+  const std::lock_guard lock(cache_mutex);
+  Kernel& kernel = kernel_cache[{device, function}];
+  if (!kernel.name) kernel = look_up(function);
+
   const auto refuse_beyond = [&](const char* what, std::int64_t value, std::int64_t limit) {
     if (value <= limit) return;
     require(false, std::string(config.caller) + ": " + what + " is " + std::to_string(value) +
                        ", but must be at most " + std::to_string(limit) + " for " +
-                       demangled(name));
+                       demangled(kernel.name));
   };
+  const std::int64_t shared_bytes = kernel.shared_bytes + config.shared_bytes;
   refuse_beyond("the number of threads in a block",
-                config.block.x * config.block.y * config.block.z, needs.maxThreadsPerBlock);
-  const std::int64_t shared_bytes =
-      static_cast<std::int64_t>(needs.sharedSizeBytes) + config.shared_bytes;
-  refuse_beyond("the shared memory of a block", shared_bytes,
-                attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  // More than 48 KB must be asked for, kernel by kernel and device by device: so at every
-  // launch.
-  constexpr std::int64_t kDefault = 48 * 1024;
-  if (shared_bytes > kDefault) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                config.block.x * config.block.y * config.block.z, kernel.threads);
+  refuse_beyond("the shared memory of a block", shared_bytes, shared_limit);
+
+  // More than 48 KB must be asked for, kernel by kernel and device by device.
+  if (shared_bytes > kernel.opted_in) {
+    check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(config.shared_bytes)),
           "cudaFuncSetAttribute");
+    kernel.opted_in = shared_bytes;
   }
-  last_kernel = name;
+  last_kernel = kernel.name;
 }
 
 void after_launch() { check(cudaGetLastError(), "kernel launch"); }
