@@ -4,6 +4,7 @@
 
 #include "common/tensor/require.hpp"
 #include "common/tensor/scale.hpp"
+#include "common/tensor/shapes.hpp"
 
 namespace flash_steps {
 namespace {
@@ -28,7 +29,7 @@ void check(HeadsView<const double> Q, HeadsView<const double> K, HeadsView<const
   resolve_scale<double>(options.scale, d);  // throws
   require_sizes("K", K, "[B, Hkv, Nk, d]", B, Hkv, Nk, d);
   require_sizes("V", V, "[B, Hkv, Nk, d]", B, Hkv, Nk, d);
-  require(Hkv == 0 ? H == 0 : H % Hkv == 0 && H > 0,
+  require(Hkv == 0 ? H == 0 : H % Hkv == 0,
           "the number of key/value heads must divide the number of heads, found " +
               std::to_string(Hkv) + " and " + std::to_string(H));
 
@@ -81,9 +82,7 @@ ReferenceHeadsGradients reference_backward_heads(HeadsView<const double> Q,
   check(Q, K, V, options);
   const Index B = Q.B(), H = Q.H(), Hkv = K.H(), Nq = Q.N(), Nk = K.N(), d = Q.d();
   require_sizes("dO", dO, "[B, H, Nq, d]", B, H, Nq, d);
-  require(
-      dLSE == nullptr || (dLSE->rows() == B * H && dLSE->cols() == Nq),
-      "dLSE must be (B * H, Nq) = (" + std::to_string(B * H) + ", " + std::to_string(Nq) + ")");
+  if (dLSE != nullptr) require_shape("dLSE", shape_of(*dLSE), {B * H, Nq});
   ReferenceHeadsGradients gradients{HeadsArray<double>(B, H, Nq, d),
                                     HeadsArray<double>(B, Hkv, Nk, d),
                                     HeadsArray<double>(B, Hkv, Nk, d)};

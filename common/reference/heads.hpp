@@ -38,8 +38,8 @@ struct ReferenceHeadsGradients {
 };
 
 // Q [B, H, Nq, d], K and V [B, Hkv, Nk, d], where Hkv divides H; B, H, Nq and Nk may be 0 (Hkv
-// is 0 if and only if H is), d must be at least 1. Edges and errors are those of
-// reference_attention; std::invalid_argument as well if B, H or the number of masks is wrong.
+// only if H is), d must be at least 1. Edges and errors are those of reference_attention;
+// std::invalid_argument as well if B, Hkv or the number of masks does not fit.
 ReferenceHeadsResult reference_attention_heads(HeadsView<const double> Q,
                                                HeadsView<const double> K,
                                                HeadsView<const double> V,

@@ -250,6 +250,11 @@ T atomicCAS(const global<T>& address, std::type_identity_t<T> expected,
 // What this thread wrote before is seen by others before what it writes after.
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 
+// ---- arithmetic
+
+// a * b, rounded: never fused with the addition that follows.
+inline float __fmul_rn(float a, float b) { return a * b; }
+
 // ---- threads meet
 
 inline void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {

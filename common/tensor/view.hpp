@@ -43,7 +43,9 @@ class HeadsView {
   }
 
   // A view for writing serves where one for reading is asked for.
-  HeadsView(const HeadsView<Scalar>& other) requires std::is_const_v<T>
+  // (A template: otherwise a view for writing would have no copy constructor.)
+  template <class U>
+  requires std::is_same_v<const U, T> HeadsView(const HeadsView<U>& other)
       : data_(other.data()), layout_(other.layout()) {}
 
   std::int64_t B() const { return layout_.B; }

