@@ -48,15 +48,12 @@ __device__ inline void start_q_tile(const TileMemory& tile, global<const float> 
   __syncthreads();  // Q, m, l, O are complete
 }
 
-// Folds the key tile in tile.K, tile.V into tile.O, tile.m, tile.l, for `rows` query rows.
-// Called by all threads of the block, a multiple of 32, with the tile complete; returns before
-// every thread is done, so a barrier must stand before the tile is read or overwritten.
-__device__ inline void fold_tile(const TileMemory& tile, int rows, int cols, float scale) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
-  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+// fold_tile's three steps, for walks that do something in between. Each is called by all
+// threads of the block, and returns before every thread is done: a barrier must follow.
+//
+// tile.S = scale * tile.Q tile.K^T, for `rows` query rows and `cols` keys.
+__device__ inline void tile_scores(const TileMemory& tile, int rows, int cols, float scale) {
   const int Bc = tile.Bc, d = tile.d;
-
   // [begin 03.scores-cuda]
   // [8] scores of this tile, an entry a thread
   for (int e = static_cast<int>(threadIdx.x); e < rows * cols;
@@ -67,8 +64,16 @@ __device__ inline void fold_tile(const TileMemory& tile, int rows, int cols, flo
     tile.S[r * Bc + c] = scale * s;
   }
   // [end]
-  __syncthreads();  // S is complete
+}
 
+// tile.S, the scores, become P = exp(S - m) where they are visible; m and l move to the new
+// maximum, l takes the sum of P in, and tile.alpha is what will carry O over. The threads are a
+// multiple of 32.
+__device__ inline void tile_weights(const TileMemory& tile, int rows) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpSize;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpSize;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
+  const int Bc = tile.Bc;
   // [begin 03.fold-tile-cuda]
   // [9] a warp to a row, its lanes side by side along the keys
   for (int r = warp; r < rows; r += warps) {
@@ -99,8 +104,11 @@ __device__ inline void fold_tile(const TileMemory& tile, int rows, int cols, flo
     }
   }
   // [end]
-  __syncthreads();  // P and alpha are complete
+}
 
+// O = alpha * O + P V, over the visible keys.
+__device__ inline void add_values(const TileMemory& tile, int rows) {
+  const int Bc = tile.Bc, d = tile.d;
   // [begin 03.add-values-cuda]
   // [10] alpha carries the old O over (the paper prints its inverse); add P V over the keys
   // that the row sees: the value of a hidden key is not even multiplied by 0
@@ -112,6 +120,17 @@ __device__ inline void fold_tile(const TileMemory& tile, int rows, int cols, flo
     tile.O[e] = o;
   }
   // [end]
+}
+
+// Folds the key tile in tile.K, tile.V into tile.O, tile.m, tile.l, for `rows` query rows.
+// Called by all threads of the block, a multiple of 32, with the tile complete; returns before
+// every thread is done, so a barrier must stand before the tile is read or overwritten.
+__device__ inline void fold_tile(const TileMemory& tile, int rows, int cols, float scale) {
+  tile_scores(tile, rows, cols, scale);  // [8]
+  __syncthreads();                       // S is complete
+  tile_weights(tile, rows);              // [9]
+  __syncthreads();                       // P and alpha are complete
+  add_values(tile, rows);                // [10]
 }
 
 // Divides O by l and stores it to the rows of O (Nq, d) from q_start on. The walk must have

@@ -2,33 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "chapters/03_tiled_forward/exp_minus.hpp"
 #include "common/tensor/ceil_div.hpp"
 #include "common/tensor/parallel_for.hpp"
 #include "common/tensor/scale.hpp"
 #include "common/tensor/shapes.hpp"
 
 namespace flash_steps {
-namespace {
-
-// row = exp(row - shift), and exactly 0 where that is below the smallest normal number: there,
-// and for a score of -inf, Eigen's exp stops at some tiny number that differs between CPUs. Its
-// select is slow, so it is kept for rows that need it.
-template <class Row, class T>
-void exp_minus(Row row, T shift) {
-  // [begin 03.exp-minus]
-  const T lowest = std::log(std::numeric_limits<T>::min());
-  if (row.minCoeff() - shift > lowest) {
-    row = (row - shift).exp();
-  } else {
-    row = (row - shift < lowest).select(T(0), (row - shift).exp());
-  }
-  // [end]
-}
-
-}  // namespace
 
 template <class T>
 TileState<T>::TileState(Index rows, Index d)
@@ -38,19 +20,19 @@ TileState<T>::TileState(Index rows, Index d)
       O(Matrix<T>::Zero(rows, d)) {}
 
 template <class T>
-void fold_tile(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, MatrixIn<T> Vj, T scale,
-               std::span<const Index> visible, TileObserver<T>* observer) {
+void tile_scores(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, T scale) {
   Matrix<T>& S = state.S;
-  const Index rows = Qi.rows(), cols = Kj.rows();
-  Matrix<T> shown_S;  // S becomes P in place; an observer gets a copy of what it was
-
   // [begin 03.scores]
   // [8] scores of this tile
   S.noalias() = Qi * Kj.transpose();  // (rows, cols)
   S *= scale;
   // [end]
-  if (observer) shown_S = S;
+}
 
+template <class T>
+void tile_weights(TileState<T>& state, std::span<const Index> visible) {
+  Matrix<T>& S = state.S;
+  const Index rows = S.rows();
   // [begin 03.fold-tile]
   for (Index r = 0; r < rows; ++r) {
     state.alpha[r] = T(1);
@@ -72,7 +54,12 @@ void fold_tile(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, MatrixIn<T> 
   // [10] alpha carries the old O over, too (the paper prints its inverse)
   state.O.array().colwise() *= state.alpha.array();
   // [end]
+}
 
+template <class T>
+void add_values(TileState<T>& state, MatrixIn<T> Vj, std::span<const Index> visible) {
+  const Matrix<T>& S = state.S;
+  const Index rows = S.rows(), cols = Vj.rows();
   // [begin 03.add-values]
   // [10] add P V: as one product if every row sees every key, else row by row, so that the
   // value of a hidden key is not even multiplied by 0 (0 * NaN is NaN)
@@ -84,6 +71,17 @@ void fold_tile(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, MatrixIn<T> 
     }
   }
   // [end]
+}
+
+template <class T>
+void fold_tile(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, MatrixIn<T> Vj, T scale,
+               std::span<const Index> visible, TileObserver<T>* observer) {
+  Matrix<T> shown_S;  // S becomes P in place; an observer gets a copy of what it was
+
+  tile_scores<T>(state, Qi, Kj, scale);  // [8]
+  if (observer) shown_S = state.S;
+  tile_weights<T>(state, visible);    // [9]
+  add_values<T>(state, Vj, visible);  // [10]
   if (observer) observer->on_tile({shown_S, state, visible});
 }
 
@@ -121,6 +119,7 @@ TileState<T> forward_q_tile(MatrixIn<T> Qi, MatrixIn<T> K, MatrixIn<T> V, Index 
   return state;
 }
 
+// [begin 03.tiled-forward]
 template <class T>
 void tiled_forward_cpu(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, MatrixOut<T> O, Tiling tile,
                        std::optional<double> scale, TileObserver<T>* observer) {
@@ -137,8 +136,12 @@ void tiled_forward_cpu(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, MatrixOut<T>
     O.middleRows(q_start, rows) = state.O;                               // [14]
   });
 }
+// [end]
 
 template struct TileState<float>;
+template void tile_scores<float>(TileState<float>&, MatrixIn<float>, MatrixIn<float>, float);
+template void tile_weights<float>(TileState<float>&, std::span<const Index>);
+template void add_values<float>(TileState<float>&, MatrixIn<float>, std::span<const Index>);
 template void fold_tile<float>(TileState<float>&, MatrixIn<float>, MatrixIn<float>,
                                MatrixIn<float>, float, std::span<const Index>,
                                TileObserver<float>*);
@@ -150,6 +153,10 @@ template void tiled_forward_cpu<float>(MatrixIn<float>, MatrixIn<float>, MatrixI
                                        MatrixOut<float>, Tiling, std::optional<double>,
                                        TileObserver<float>*);
 template struct TileState<double>;
+template void tile_scores<double>(TileState<double>&, MatrixIn<double>, MatrixIn<double>,
+                                  double);
+template void tile_weights<double>(TileState<double>&, std::span<const Index>);
+template void add_values<double>(TileState<double>&, MatrixIn<double>, std::span<const Index>);
 template void fold_tile<double>(TileState<double>&, MatrixIn<double>, MatrixIn<double>,
                                 MatrixIn<double>, double, std::span<const Index>,
                                 TileObserver<double>*);

@@ -53,6 +53,20 @@ template <class T>
 void fold_tile(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, MatrixIn<T> Vj, T scale,
                std::span<const Index> visible, TileObserver<T>* observer = nullptr);
 
+// fold_tile's three steps, for walks that do something in between. Arguments and edges are
+// fold_tile's.
+//
+// state.S = scale * Qi Kj^T.
+template <class T>
+void tile_scores(TileState<T>& state, MatrixIn<T> Qi, MatrixIn<T> Kj, T scale);
+// state.S, the scores, become P = exp(S - m) where they are visible; m, l and O move to the new
+// maximum, and l takes the sum of P in.
+template <class T>
+void tile_weights(TileState<T>& state, std::span<const Index> visible);
+// O += P Vj, over the visible keys.
+template <class T>
+void add_values(TileState<T>& state, MatrixIn<T> Vj, std::span<const Index> visible);
+
 // Divides O by l. A row that saw no key has l = 0 and gets O = 0.
 template <class T>
 void normalise(TileState<T>& state);
