@@ -120,7 +120,6 @@ cuda_build() {
   command -v nvcc >/dev/null || not_here "no nvcc"
   cmake --preset cuda
   cmake --build --preset cuda
-  ctest --preset cuda -j "$(nproc)" -L cpu
   ctest --preset cuda -j "$(nproc)" -L cuda | tee "$log"
   nvidia-smi -L >/dev/null 2>&1 && return
   if grep -E '^ *[0-9]+/[0-9]+ Test .* Passed ' "$log" || ! grep -q '\*\*\*Skipped' "$log"; then

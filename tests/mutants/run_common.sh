@@ -172,5 +172,19 @@ run_workers() {  # ROOT FUNCTION COUNT JOBS
   return "$status"
 }
 
+# Prints FIRST..LAST, beginning somewhere that depends on the commit and going around: with a limit
+# of time, other things are tried after each commit. Without a limit, in order.
+in_turn() {  # FIRST LAST SECONDS
+  local first=$1 last=$2 count=$(($2 - $1 + 1)) start=0 i commit
+  if [ -n "$3" ] && [ "$count" -gt 0 ]; then
+    commit=$(git rev-parse --short=7 HEAD 2>/dev/null || echo 0)
+    start=$((16#$commit % count))
+  fi
+  for ((i = 0; i < count; ++i)); do echo $((first + (start + i) % count)); done
+}
+
+# Whether there is time for another thing: SECONDS, if given, counts from the start of the script.
+time_left() { [ -z "$1" ] || [ "$SECONDS" -lt "$1" ]; }
+
 # Workers write what became of each thing to COPY/verdicts, a line each.
 count_verdicts() { cat "$dir"/*/verdicts | grep -c "^$1" || true; }  # how many begin with $1
