@@ -31,6 +31,19 @@ TEST_CASE("cpu: comparison of values takes the tolerance and no more") {
   CHECK_FALSE(matches(0.5, 1, 0.49));
 }
 
+TEST_CASE("cpu: comparison K19 the right numbers in other places fail (flash-attention 2553)") {
+  const Matrix<double> right{{1, 2}, {3, 4}}, swapped{{1, 3}, {2, 4}};
+  CHECK(swapped.norm() == right.norm());  // which is all that some tests look at
+  CHECK(swapped.sum() == right.sum());
+  CHECK_FALSE(same_bits(swapped, right));
+  CHECK_FALSE(matches(swapped(0, 1), right(0, 1), 0.5));
+}
+
+TEST_CASE("cpu: comparison looks at every element" * doctest::should_fail()) {
+  const Matrix<double> right{{1, 2}, {3, 4}}, swapped{{1, 3}, {2, 4}};
+  check_close(swapped, right, kFloat32);
+}
+
 TEST_CASE("cpu: comparison of bits tells zeros apart and takes any NaN for NaN") {
   const Matrix<double> zero{{0.0}}, minus_zero{{-0.0}}, nan{{std::nan("1")}},
       other_nan{{std::nan("2")}};
