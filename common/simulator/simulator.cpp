@@ -27,7 +27,8 @@ constexpr std::uint32_t kWarpSize = 32;
 constexpr std::int64_t kMaxStaticBytes = 48 * 1024;  // of a block's shared_arrays, as in CUDA
 // Each host thread keeps up to 1024 stacks, two mappings each; a process may have 65 530.
 constexpr int kMaxHostThreads = 16;
-constexpr std::int64_t kMaxPolls = 1 << 21;  // a second or more, unless other blocks are at work
+constexpr std::int64_t kMaxPolls = 1
+                                   << 21;  // a second or more, unless other blocks are at work
 
 // ---- words for reports
 
