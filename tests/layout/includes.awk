@@ -21,7 +21,7 @@ function outsider(path, header) {
   if (header ~ /^(fmt|CLI|nlohmann)\// && path !~ /^common\/(cli|course)\//)
     return "fmt, CLI11 and JSON stay inside common/cli and common/course"
   if (header ~ /^boost\// && path !~ /^common\/simulator\//) return "Boost stays inside common/simulator"
-  if (header ~ /^benchmark\// && path !~ /^chapters\/.*\/bench[^\/]*\.cpp$/) return "only bench.cpp times things"
+  if (header ~ /^benchmark\// && path !~ /^(chapters\/.*\/bench[^\/]*|docs\/benchmarks\/limits)\.cpp$/) return "only bench.cpp times things"
   if (header ~ /^doctest\//) return "only tests test"
   return ""
 }
