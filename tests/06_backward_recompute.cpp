@@ -2,9 +2,10 @@
 // in float64: finite differences, naive attention, PyTorch.
 //
 // Cases named Kxx come from public reports about other kernels; each says where from. Not
-// expressible here: K07 diffusers 14338 (heads), K09 levanter 449 and native-sparse-attention
-// 27 (grouped heads), K09 nki-samples 81 (dropout), K09 tilelang 2461 (padded statistics: here
-// they have Nq entries, and a ragged tile reads no more).
+// expressible here: K07 diffusers 14338 for H = N (heads; the same mistake for N = d is here),
+// K09 levanter 449 and native-sparse-attention 27 (grouped heads), K09 nki-samples 81
+// (dropout), K09 tilelang 2461 (padded statistics: here they have Nq entries, and a ragged tile
+// reads no more).
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 

@@ -3,7 +3,7 @@
 //
 // Cases named Kxx come from public reports about other kernels; each says where from. K18 (two
 // GPUs) and the float16 cases wait until there is something to run them with; K08
-// flash-attention 2842 and K03 flash-attention 978 need ragged batches.
+// flash-attention 2842 and K03 xformers 1042 need ragged batches.
 #include <doctest/doctest.h>
 
 #include <functional>
