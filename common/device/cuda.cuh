@@ -61,13 +61,14 @@ requires std::is_trivially_copyable_v<T> T kernel_argument(T value) { return val
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), const Launch& config, Arguments&&... arguments) {
   check_launch(config);
-  before_launch(reinterpret_cast<const void*>(kernel), config);
+  Launch given = config;  // dynamic_shared's pieces end at multiples of 16 bytes, and the
+  given.shared_bytes = (config.shared_bytes + 15) / 16 * 16;  // compiler may load all of one
+  before_launch(reinterpret_cast<const void*>(kernel), given);
   const auto dim = [](const Extent& e) {
     return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y),
                 static_cast<unsigned>(e.z));
   };
-  kernel<<<dim(config.grid), dim(config.block),
-           static_cast<std::size_t>(config.shared_bytes)>>>(
+  kernel<<<dim(config.grid), dim(config.block), static_cast<std::size_t>(given.shared_bytes)>>>(
       Parameters{kernel_argument(arguments)}...);
   after_launch();
 }
