@@ -1,0 +1,482 @@
+// Chapter 10, the executable. Without arguments: a narrated demonstration. With --q --kv-cache
+// --block-table --seq-lens, or with sizes for random input: a tool that writes o.npy and
+// lse.npy.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "chapters/03_tiled_forward/tile_memory.hpp"
+#include "chapters/09_flash_decoding/flash_decoding.hpp"
+#include "chapters/09_flash_decoding/flash_decoding_cuda.hpp"
+#include "chapters/10_paged_kv/append_token.hpp"
+#include "chapters/10_paged_kv/attend.hpp"
+#include "chapters/10_paged_kv/paged_traffic.hpp"
+#include "chapters/10_paged_kv/scatter_tokens.hpp"
+#include "chapters/10_paged_kv/wrong_versions.hpp"
+#include "common/cli/batch.hpp"
+#include "common/cli/cli.hpp"
+#include "common/cli/splits.hpp"
+#include "common/device/eigen.hpp"
+#include "common/reference/heads.hpp"
+#include "common/tensor/scale.hpp"
+
+namespace {
+
+using namespace flash_steps;
+using cli::print;
+
+constexpr Merge kMerges[] = {Merge::sequential, Merge::tree, Merge::last_block};
+
+template <class To, class From>
+HeadsArray<To> cast(const HeadsArray<From>& heads) {
+  HeadsArray<To> result(heads.B(), heads.H(), heads.N(), heads.d());
+  for (std::size_t i = 0; i < heads.elements().size(); ++i) {
+    result.elements()[i] = static_cast<To>(heads.elements()[i]);
+  }
+  return result;
+}
+
+// ---- the demonstration
+
+// A cache of one head and one channel: number x as (1, 1).
+Matrix<double> number(double x) { return Matrix<double>::Constant(1, 1, x); }
+
+// O of the query q, in every sequence.
+Attended<double> ask(double q, const HeadsArray<double>& pool, const BlockTable& table) {
+  return attend_on_cpu<double>({HeadsArray<double>(table.B, 1, 1, 1, q), pool, table},
+                               {.scale = 1.0});
+}
+
+// Chapter 03's row in two blocks that are no neighbours.
+void narrate_one_row() {
+  const BlockTable table{1, 3, {2, 0, -1}, {4}};
+  HeadsArray<double> pool(2 * 4, 1, 2, 1);
+  const double tokens[4][2] = {{1, 10}, {3, 20}, {2, 30}, {4, 40}};
+  for (Index j = 0; j < 4; ++j) {
+    for (const Index what : {0, 1}) {
+      pool.head(4 * what + table.id(0, j / 2), 0)(j % 2, 0) = tokens[j][what];
+    }
+  }
+  print(
+      "A pool of 4 blocks of 2 tokens, and one sequence of 4 tokens. Its row of the block\n"
+      "table is 2, 0, -1; the last entry is not in use.\n\n"
+      "  block    keys    values    tokens\n");
+  for (Index block = 0; block < 4; ++block) {
+    const auto K = pool.head(block, 0), V = pool.head(4 + block, 0);
+    const std::string whose = block == 2 ? "0, 1" : block == 0 ? "2, 3" : "free";
+    print("  {:>5}    {}, {}    {:>2}, {:>2}    {}\n", block, K(0, 0), K(1, 0), V(0, 0),
+          V(1, 0), whose);
+  }
+  const Attended<double> out = ask(1, pool, table);
+  print(
+      "\nThe query 1 meets the scores 1, 3, 2, 4: O = {:.4f}, LSE = {:.4f}, as in chapter "
+      "03.\n\n",
+      out.O.head(0, 0)(0, 0), out.LSE(0, 0));
+}
+
+std::string row_text(const BlockTable& table, Index b) {
+  std::string text;
+  for (Index entry = 0; entry < table.max_blocks; ++entry) {
+    text += (entry ? ", " : "") + std::to_string(table.id(b, entry));
+  }
+  return text + " (" + std::to_string(table.seq_len(b)) + ")";
+}
+
+// A sequence grows, is forked, and both grow: what happens to their last block.
+void narrate_a_fork() {
+  HeadsArray<double> pool(2 * 4, 1, 4, 1);
+  PagedCache cache(2, 2, 4, 4);
+  const auto append = [&](Index b, double v) {
+    append_token_cpu<double>(pool.view(), cache, b, number(0), number(v));
+  };
+  const auto report = [&](const char* step) {
+    print("  {:<28} {:<13}  {:<13}  {}, {}, {}, {}\n", step, row_text(cache.table(), 0),
+          row_text(cache.table(), 1), cache.users(0), cache.users(1), cache.users(2),
+          cache.users(3));
+  };
+  print(
+      "A sequence grows, and is forked: now two read the same blocks, of 4 tokens. Rows of\n"
+      "the table, with the length in brackets, and how many sequences use blocks 0 to 3:\n\n"
+      "                               sequence 0     sequence 1     users\n");
+  for (int token = 0; token < 6; ++token) append(0, 0);
+  report("0: six tokens of value 0");
+  cache.fork(0, 1);
+  report("fork 0 to 1");
+  append(0, 10);
+  report("0: a token of value 10");
+  append(1, 20);
+  report("1: a token of value 20");
+  const Attended<double> out = ask(0, pool, cache.table());
+
+  // the same without copy on write: both write to slot 2 of block 1, and the second one stays
+  HeadsArray<double> shared = pool;
+  shared.head(4 + 1, 0)(2, 0) = 20;
+  const Attended<double> wrong = ask(0, shared, {2, 2, {0, 1, 0, 1}, {7, 7}});
+  print(
+      "\nThe third step copied block 1 before it wrote. All scores are 0, so the outputs are\n"
+      "10 / 7 and 20 / 7: {:.4f}, {:.4f}. Had both written to block 1: {:.4f}, {:.4f}.\n",
+      out.O.head(0, 0)(0, 0), out.O.head(1, 0)(0, 0), wrong.O.head(0, 0)(0, 0),
+      wrong.O.head(1, 0)(0, 0));
+  append(0, 0);
+  try {
+    append(0, 0);
+  } catch (const std::invalid_argument& error) {
+    print("A ninth token for sequence 0:\n  {}\n\n", error.what());
+  }
+}
+
+void show_wrong_versions() {
+  using wrong::SmallCache;
+  using wrong::walk_blocks;
+  const SmallCache<double> row{
+      2, {2, 4, 0, 0, 1, 3, 0, 0}, {30, 40, 0, 0, 10, 20, 0, 0}, {2, 0}, 4},
+      three{2, {0, 0, 0, 0}, {1, 2, 3, 0}, {0, 1}, 3},
+      unassigned{2, {0, 0, 0, 0}, {1, 2, 3, 0}, {0, -1}, 3};
+  const SmallCache<float> low{2, {1, 1, 1, 1}, {1, 2, 3, 4}, {0, 1}, 4};
+  const auto show = [](const char* what, double is, const char* right) {
+    print("  {:<66} {:>8.4f}   {}\n", what, std::abs(is), right);  // no sign of a NaN
+  };
+  print("Wrong versions, what they give and what is right:\n\n");
+  show("the row above; the maximum is read, but never written",
+       walk_blocks<double>({1}, row, {.m_never_written = true})[0], "33.4291");
+  show("the row above; the second block is read behind the first",
+       walk_blocks<double>({1}, row, {.next_block_follows = true})[0], "33.4291");
+  show("scores 0, values 1, 2, 3; l counts the slot without a token",
+       walk_blocks<double>({0}, three, {.stale_columns = true})[0], "2");
+  show("the same; causal, and the query is token 0 instead of the last",
+       walk_blocks<double>({0}, three, {.query_i_is_token_i = true})[0], "2");
+  show("the same; entry -1 in use is skipped",
+       walk_blocks<double>({0}, unassigned, {.invalid_id_skipped = true})[0], "an error");
+  show("the same; entry -1 in use is taken as block 0",
+       walk_blocks<double>({0}, unassigned, {.invalid_id_is_0 = true})[0], "an error");
+  show("scores -200 in two rows, float m[2] = {-inf}; the second row",
+       walk_blocks<float>({-200, -200}, low, {.one_m_is_minus_infinity = true})[1], "2.5");
+  print("\n");
+}
+
+// Random sequences of these lengths: contiguous, and in blocks.
+struct RandomCache {
+  cli::Batch<float> contiguous;
+  PagedInputs<float> paged;
+};
+RandomCache random_cache(const DecodingSizes& s, const std::vector<std::int64_t>& seq_lens,
+                         Index block_size, std::uint64_t seed, float filler) {
+  RandomCache in{{cli::random_heads<float>(s.B, s.H, s.Nq, s.d, seed, 0),
+                  cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 1),
+                  cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 2)},
+                 {}};
+  auto [pool, table] = scatter_tokens<float>(in.contiguous.K.view(), in.contiguous.V.view(),
+                                             seq_lens, block_size, 0, seed, filler);
+  in.paged = {in.contiguous.Q, std::move(pool), std::move(table)};
+  return in;
+}
+
+// What a simulated device counts.
+void compare_bytes() {
+  const DecodingSizes sizes{1, 8, 2, 1, 512, 32};
+  const DecodingOptions options{.splits = 4, .tile = {4, 64}};
+  if (!device_available()) return;
+  reset_device_traffic();
+  const cli::Batch<float> contiguous = random_cache(sizes, {512}, 1, 0, 0).contiguous;
+  contiguous_on_device(contiguous.Q, contiguous.K, contiguous.V, options);
+  const std::optional<Traffic> before = device_traffic();
+  if (!before) return;  // a GPU does not count
+  print(
+      "Bytes read, as counted: 8 query heads on 2 KV heads, 512 keys, d = 32, 4 splits,\n"
+      "tiles of 64 keys:\n\n"
+      "                              all    of these, the table    lengths\n"
+      "  chapter 09, contiguous   {}\n",
+      before->read_bytes);
+  for (const Index block_size : {1, 16, 64, 512}) {
+    const RandomCache in = random_cache(sizes, {512}, block_size, 0, 0);
+    reset_device_traffic();
+    attend_on_device(in.paged, options);
+    const PagedTraffic t = predict_paged(sizes, in.paged.table.seq_lens, block_size,
+                                         options.tile, *options.splits, options.merge);
+    const std::int64_t read = device_traffic()->read_bytes;
+    print("  {:<24} {}    {:>20}    {:>7}\n", "blocks of " + std::to_string(block_size), read,
+          4 * t.table_entries, 8 * t.lengths);
+    if (read != before->read_bytes + 4 * t.table_entries + 8 * t.lengths) {
+      throw cli::CheckFailed("the bytes counted are not those of the formula");
+    }
+  }
+  print("\nA tile looks up each block that it needs once, in 4 bytes; a length has 8.\n\n");
+}
+
+// The largest |actual - expected| over max(1, largest |expected|); NaN if there is one
+// anywhere.
+template <class A, class B>
+double error(const A& actual, const B& expected) {
+  if (actual.size() == 0) return 0;
+  const Matrix<double> difference = actual.template cast<double>() - expected;
+  return difference.cwiseAbs().template maxCoeff<Eigen::PropagateNaN>() /
+         std::max(1.0, expected.cwiseAbs().maxCoeff());
+}
+
+// Each sequence alone: against naive attention in float64, and against chapter 09.
+template <class Contiguous>
+void report_device(const std::string& who, const Attended<float>& out, const RandomCache& in,
+                   const DecodingOptions& options, const Contiguous& contiguous) {
+  const Index H = out.O.H();
+  double worst_O = 0, worst_LSE = 0;
+  bool same = true;
+  for (Index b = 0; b < out.O.B(); ++b) {
+    const Index Nk = in.paged.table.seq_len(b);
+    const auto Q = first_tokens(in.contiguous.Q, b, out.O.N()),
+               K = first_tokens(in.contiguous.K, b, Nk),
+               V = first_tokens(in.contiguous.V, b, Nk);
+    const auto exact =
+        reference_attention_heads(cast<double>(Q).view(), cast<double>(K).view(),
+                                  cast<double>(V).view(), {.causal = options.causal});
+    const Attended<float> before = contiguous(Q, K, V, options);
+    for (Index h = 0; h < H; ++h) {
+      worst_O = std::max(worst_O, error(out.O.head(b, h), exact.O.head(0, h)));
+      same = same && out.O.head(b, h) == before.O.head(0, h);
+    }
+    const Matrix<float> LSE = out.LSE.middleRows(b * H, H);
+    worst_LSE = std::max(worst_LSE, error(LSE, exact.LSE));
+    same = same && LSE == before.LSE;
+  }
+  print("  {:<24} {:.1e}  {:.1e}     {}\n", who, worst_O, worst_LSE, same ? "yes" : "no");
+  if (!(worst_O <= 1e-5 && worst_LSE <= 1e-5 && same)) {
+    throw cli::CheckFailed(who + " differs from the reference or from chapter 09");
+  }
+}
+
+void compare_devices() {
+  print(
+      "Random sequences of 150, 37 and 81 tokens in blocks of 7, in random order, NaN where\n"
+      "no token is; 8 query heads on 2 KV heads, Nq = 3, d = 40, causal, 4 splits, tiles of\n"
+      "16 keys. Largest difference from naive attention in float64, and whether chapter 09\n"
+      "has the same bits for each sequence, contiguous and alone:\n\n"
+      "                               O      LSE    same\n");
+  const RandomCache in = random_cache({3, 8, 2, 3, 150, 40}, {150, 37, 81}, 7, 0, NAN);
+  for (const Merge merge : kMerges) {
+    const DecodingOptions options{
+        .splits = 4, .merge = merge, .tile = {64, 16}, .causal = true};
+    report_device("CPU, " + std::string(merge_name(merge)), attend_on_cpu(in.paged, options),
+                  in, options, contiguous_on_cpu);
+    if (!device_available()) continue;
+    report_device(std::string(device_kind()) + ", " + merge_name(merge),
+                  attend_on_device(in.paged, options), in, options, contiguous_on_device);
+  }
+  if (!device_available()) {
+    print("  CUDA kernels           not run: this build wants a GPU, and there is none\n");
+  }
+  print("\n");
+}
+
+// ---- the tool
+
+struct Request {
+  cli::CommonOptions common;
+  std::optional<std::string> q, kv_cache, block_table, seq_lens;
+  std::int64_t block_size = 16;  // of a random cache
+  cli::SplitOptions decoding;
+};
+
+// Calls run(PagedInputs<float>, rank of q), or run(PagedInputs<double>, ...) for f8 files.
+// Throws cli::UsageError for files whose types or shapes do not fit; what the table says is not
+// looked at.
+template <class Run>
+void with_files(const Request& request, const Run& run) {
+  std::size_t rank = 4;
+  const cli::Input q = cli::read_heads(*request.q, "--q", &rank),
+                   cache = cli::read_input(*request.kv_cache, "--kv-cache"),
+                   table = cli::read_input(*request.block_table, "--block-table",
+                                           cli::Content::kTable),
+                   lengths =
+                       cli::read_input(*request.seq_lens, "--seq-lens", cli::Content::kTable);
+  cli::require_same_dtype({&q, &cache});
+  cli::Dimensions sizes;
+  sizes.require(q, {"B", "H", "Nq", "d"});
+  sizes.require(cache, {"2", "blocks", "Hkv", "block_size", "d"});
+  sizes.require(table, {"B", "max_blocks"});
+  sizes.require(lengths, {"B"});
+  sizes.require_range("d", 1, 256);
+  sizes.require_range("block_size", 1, cli::kMaxSize);
+  cli::require_groups(sizes["H"], sizes["Hkv"]);
+  const auto integers = [](const cli::Input& input) {
+    return std::visit(
+        [](const auto& data) { return std::vector<std::int64_t>(data.begin(), data.end()); },
+        input.array.data);
+  };
+  const auto inputs = [&]<class T>(T) {
+    HeadsArray<T> pool(2 * sizes["blocks"], sizes["Hkv"], sizes["block_size"], sizes["d"]);
+    pool.elements() = std::get<std::vector<T>>(cache.array.data);
+    return PagedInputs<T>{
+        cli::to_heads<T>(q),
+        std::move(pool),
+        {sizes["B"], sizes["max_blocks"], integers(table), integers(lengths)}};
+  };
+  if (dtype_name(q.array) == std::string("f8")) {
+    run(inputs(double{}), rank);
+  } else {
+    run(inputs(float{}), rank);
+  }
+}
+
+// The longest sequence has Nk tokens, the others fewer, down to about half.
+PagedInputs<float> random_inputs(const Request& request) {
+  const cli::CommonOptions& common = request.common;
+  const DecodingSizes sizes{common.batch,
+                            common.heads,
+                            common.kv_heads.value_or(common.heads),
+                            common.n,
+                            common.nk.value_or(common.n),
+                            common.d};
+  cli::require_groups(sizes.H, sizes.Hkv);
+  std::vector<std::int64_t> lengths;
+  for (Index b = 0; b < sizes.B; ++b)
+    lengths.push_back(sizes.Nk - b * (sizes.Nk / 2) / sizes.B);
+  return random_cache(sizes, lengths, request.block_size, common.seed, 0).paged;
+}
+
+template <class T>
+DecodingOptions attention_options(const PagedInputs<T>& in, const Request& request) {
+  const cli::CommonOptions& common = request.common;
+  DecodingOptions options{.splits = request.decoding.splits.number,
+                          .merge = merge_named(request.decoding.merge),
+                          .causal = common.causal,
+                          .scale = common.scale};
+  const Index shared_bytes =
+      common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block;
+  options.tile = default_tiling(in.Q.d(), shared_bytes - 1024);  // 1024: where the rows lie
+  options.tile.Br = common.br.value_or(options.tile.Br);
+  options.tile.Bc = common.bc.value_or(options.tile.Bc);
+  return options;
+}
+
+// Results in T, whatever the device computes in. Also says what the kernels moved, if the
+// device counts.
+template <class T>
+Attended<T> attend(const PagedInputs<T>& in, const DecodingOptions& options, bool on_cpu,
+                   std::optional<Traffic>& moved) {
+  if (on_cpu) return attend_on_cpu(in, options);
+  reset_device_traffic();
+  const Attended<float> out =
+      attend_on_device({cast<float>(in.Q), cast<float>(in.pool), in.table}, options);
+  moved = device_traffic();
+  return {cast<T>(out.O), out.LSE.cast<T>()};
+}
+
+template <class T>
+void run_tool(const PagedInputs<T>& in, std::size_t rank, const Request& request) {
+  const cli::CommonOptions& common = request.common;
+  const bool on_cpu = common.device == "cpu";
+  require_block_table(in.table, in.blocks(), in.block_size());
+  const DecodingSizes sizes{in.Q.B(), in.Q.H(),           in.pool.H(),
+                            in.Q.N(), in.table.longest(), in.Q.d()};
+  const DecodingOptions options = attention_options(in, request);
+  const Tiling tile = decoding_tile(sizes, options.tile);
+  const Index splits = on_cpu ? flash_decoding_splits_cpu(sizes, options)
+                              : flash_decoding_splits_cuda(sizes, options);
+  std::optional<std::filesystem::path> out;
+  if (common.out) out = cli::make_output_directory(*common.out);
+
+  std::optional<Traffic> moved;
+  const Attended<T> result = attend(in, options, on_cpu, moved);
+  std::vector<std::string> files;
+  const auto write = [&](const char* file, const NpyArray& array) {
+    if (!out) return;
+    write_npy(*out / file, array);
+    files.push_back((*out / file).string());
+  };
+  write("o.npy", cli::heads_to_npy(result.O, rank));
+  write("lse.npy", cli::rows_to_npy(result.LSE, sizes.B, sizes.H, rank));
+
+  const std::string device = on_cpu ? "cpu" : device_name();
+  const double scale = resolve_scale<T>(common.scale, sizes.d);
+  const Index element = on_cpu ? sizeof(T) : sizeof(float);
+  const PagedTraffic t =
+      predict_paged(sizes, in.table.seq_lens, in.block_size(), tile, splits, options.merge);
+  if (common.json) {
+    cli::Report report;
+    report.set("chapter", "10_paged_kv");
+    report.set("device", common.device);
+    report.set("device_name", device);
+    report.set("batch", sizes.B);
+    report.set("heads", sizes.H);
+    report.set("kv_heads", sizes.Hkv);
+    report.set("nq", sizes.Nq);
+    report.set("seq_lens", in.table.seq_lens);
+    report.set("d", sizes.d);
+    report.set("blocks", in.blocks());
+    report.set("block_size", in.block_size());
+    report.set("br", tile.Br);
+    report.set("bc", tile.Bc);
+    report.set("scale", scale);
+    report.set("causal", common.causal);
+    report.set("splits", splits);
+    report.set("merge", request.decoding.merge);
+    report.set({"bytes", "keys_values"}, element * t.numbers.keys_values);
+    report.set({"bytes", "table"}, 4 * t.table_entries);
+    report.set({"counted", "read_bytes"}, moved ? cli::Value(moved->read_bytes) : nullptr);
+    report.set({"counted", "written_bytes"},
+               moved ? cli::Value(moved->written_bytes) : nullptr);
+    report.set("files", files);
+    report.print();
+    return;
+  }
+  print(
+      "paged attention on {} ({}): Q [{}, {}, {}, {}], a pool of {} blocks of {} tokens, {} KV "
+      "heads, scale = {:.6g}, {}\n"
+      "sequences of up to {} tokens, splits: {} ({}), tiles of Br = {}, Bc = {}, merge {}\n"
+      "K and V without a mask: {} bytes; the table: {} bytes\n",
+      common.device, device, sizes.B, sizes.H, sizes.Nq, sizes.d, in.blocks(), in.block_size(),
+      sizes.Hkv, scale, common.causal ? "causal" : "no mask", sizes.Nk, splits,
+      options.splits ? "as asked for" : "auto", tile.Br, tile.Bc, request.decoding.merge,
+      element * t.numbers.keys_values, 4 * t.table_entries);
+  for (const std::string& file : files) print("wrote {}\n", file);
+}
+
+void run(const cli::Arguments& arguments) {
+  Request request;
+  cli::CommonOptions& common = request.common;
+  common.n = 1;
+  common.nk = 1024;
+  cli::Options options("10_paged_kv", "Attention to a cache that lies in blocks.");
+  options.group("Input");
+  options.add("--q", request.q, "queries, .npy [B, H, Nq, d] or [Nq, d], f4 or f8");
+  options.add("--kv-cache", request.kv_cache,
+              "the pool, .npy [2, blocks, Hkv, block_size, d], keys first");
+  options.add("--block-table", request.block_table, ".npy [B, max_blocks], i4 or i8");
+  options.add("--seq-lens", request.seq_lens, "tokens of each sequence, .npy [B], i4 or i8");
+  cli::add_batch(options, common);
+  cli::add_sizes(options, common);
+  options.add("--block-size", request.block_size, "tokens in a block of a random pool",
+              {1, cli::kMaxSize});
+  options.all_or_none({"--q", "--kv-cache", "--block-table", "--seq-lens"});
+  options.exclusive({"--q"},
+                    {"--batch", "--heads", "--kv-heads", "--n", "--nk", "--d", "--block-size"});
+  cli::add_scale(options, common);
+  cli::add_causal(options, common);
+  cli::add_splits(options, request.decoding, kMaxSplits);
+  cli::add_tiles(options, common);
+  cli::add_device(options, common);
+  cli::add_output(options, common);
+  options.example(
+      "10_paged_kv --q q.npy --kv-cache kv.npy --block-table table.npy --seq-lens lens.npy "
+      "--out results");
+  options.parse(arguments);
+
+  if (!options.any_given()) {
+    narrate_one_row();
+    narrate_a_fork();
+    show_wrong_versions();
+    compare_bytes();
+    compare_devices();
+    return;
+  }
+  use_device(common.device, common.thread_order, common.seed);
+  const auto tool = [&](const auto& in, std::size_t rank) { run_tool(in, rank, request); };
+  if (request.q) {
+    with_files(request, tool);
+  } else {
+    tool(random_inputs(request), 4);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return flash_steps::cli::run_main(argc, argv, run); }
