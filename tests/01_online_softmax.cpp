@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "chapters/01_online_softmax/online_softmax_cuda.hpp"
+#include "chapters/01_online_softmax/raw_launch.hpp"
 #include "chapters/01_online_softmax/wrong_versions.hpp"
 #include "common/device/eigen.hpp"
 #include "common/tensor/npy_matrix.hpp"
@@ -166,6 +167,7 @@ void check_list(const std::vector<double>& actual, const std::vector<double>& ex
   for (std::size_t i = 0; i < actual.size(); ++i) {
     CAPTURE(i);
     CAPTURE(actual[i]);
+    CAPTURE(expected[i]);
     CHECK(matches(actual[i], expected[i], 5e-5, true));
   }
 }
@@ -899,6 +901,25 @@ TEST_CASE("device: every width of the executable agrees and names what ran") {
                   exact_softmax(Vector<float>(random_matrix<float>(3001, 1, 0, 0))).p, 1e-5);
   }
   CHECK(contains(run({"--n", "5", "--device", kind, "--json"}).out, "\"width\":\"grid\""));
+}
+
+TEST_CASE("device: CUDA's own calls give the same weights") {
+  if (device_kind() != std::string("cuda")) {
+    CHECK_THROWS_WITH_AS(weights_raw({1.0f}, 1, 1),
+                         "weights_raw: raw CUDA needs nvcc and a GPU", DeviceError);
+    return;
+  }
+  if (!have_device()) return;
+  for (const Index N : {0, 1, 255, 256, 257, 100000}) {
+    CAPTURE(N);
+    const Vector<float> x = random_vector(N, 23, 3.0);
+    const Exact exact = exact_softmax(x);
+    const float m = static_cast<float>(exact.m), l = static_cast<float>(exact.l);
+    const std::vector<float> p =
+        weights_raw({x.begin(), x.end()}, N == 0 ? 0 : m, N == 0 ? 1 : l);
+    REQUIRE(p.size() == static_cast<std::size_t>(N));
+    check_weights(Vector<float>(Eigen::Map<const Vector<float>>(p.data(), N)), exact.p, 1e-5);
+  }
 }
 
 TEST_CASE("device: the order of the threads does not matter") {

@@ -5,6 +5,7 @@
 #include "chapters/03_tiled_forward/tiled_forward.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <functional>
@@ -776,6 +777,20 @@ TEST_CASE("cpu: tiles larger than any matrix are one tile") {
   const auto [Q, K, V] = random_head(5, 9, 4);
   check_close(on_cpu(Q, K, V, {.Br = INT64_MAX, .Bc = INT64_MAX}, {}), exact(Q, K, V),
               kFloat32);
+}
+
+// What makes a tiled pass worth the trouble: S alone would be 256 MiB.
+TEST_CASE("cpu: memory does not grow with Nq times Nk") {
+  const auto most_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const auto [Q, K, V] = random_head(8192, 8192, 1);
+  const auto before = most_kib();
+  const Floats O = on_cpu(Q, K, V, {}, {});
+  CHECK(O.allFinite());
+  CHECK(most_kib() - before < 64 * 1024);
 }
 
 TEST_CASE("cpu: the default tile is the largest power of two that fits") {

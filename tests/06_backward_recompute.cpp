@@ -385,7 +385,8 @@ void reported_cases(const Backward& backward) {
   outliers.Q.col(7) *= 50;
   outliers.K.col(7) *= 50;
   const Options options{.tile = {4, 4}, .causal = true};
-  check_gradients(backward(outliers, options), exact(outliers, options));
+  // scores of a thousand and more are rounded to 1e-4, and the weights with them
+  check_gradients(backward(outliers, options), exact(outliers, options), {1e-3, 1e-2});
   // K07 diffusers 14338: N = d, where a transposed operand passes every check of shapes
   const Head square = random_head(8, 8, 8, 10);
   check_gradients(backward(square, {.tile = {4, 4}}), exact(square, {}));

@@ -75,6 +75,7 @@ SoftmaxState<T> online_softmax_cpu(VectorIn<T> x, VectorOut<T> p) {
   return state;
 }
 
+// [begin 01.rows]
 template <class T>
 void online_softmax_rows_cpu(MatrixIn<T> X, MatrixOut<T> P) {
   require_shape("P", shape_of(P), shape_of(X));
@@ -82,6 +83,7 @@ void online_softmax_rows_cpu(MatrixIn<T> X, MatrixOut<T> P) {
     online_softmax_cpu<T>(X.row(r).transpose(), P.row(r).transpose());
   });
 }
+// [end]
 
 template void push<float>(SoftmaxState<float>&, float);
 template void push<double>(SoftmaxState<double>&, double);

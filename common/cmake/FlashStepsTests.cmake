@@ -5,7 +5,8 @@
 include(doctest)
 
 add_library(flash_steps_test_support STATIC ${PROJECT_SOURCE_DIR}/tests/support/main.cpp
-            ${PROJECT_SOURCE_DIR}/tests/support/program.cpp)
+            ${PROJECT_SOURCE_DIR}/tests/support/program.cpp
+            ${PROJECT_SOURCE_DIR}/tests/support/report.cpp)
 target_link_libraries(flash_steps_test_support PUBLIC doctest::doctest flash_steps_tensor
                       flash_steps_device flash_steps_reference)
 target_compile_definitions(flash_steps_test_support PUBLIC

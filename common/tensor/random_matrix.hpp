@@ -3,11 +3,23 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <random>
+#include <vector>
 
 #include "common/tensor/matrix.hpp"
 
 namespace flash_steps {
+
+// FLASH_STEPS_DATA_SEED: another value, other numbers from every seed. A homework is graded by
+// the tests that everybody can read, on data that nobody has seen.
+inline std::uint64_t data_seed() {
+  static const std::uint64_t value = [] {
+    const char* text = std::getenv("FLASH_STEPS_DATA_SEED");
+    return text ? std::strtoull(text, nullptr, 10) : 0;
+  }();
+  return value;
+}
 
 // (rows, cols) independent normal numbers of mean 0 and the given standard deviation. Different
 // seeds, and different streams of one seed (one for Q, one for K, ...), give different numbers.
@@ -16,9 +28,16 @@ namespace flash_steps {
 template <class T>
 Matrix<T> random_matrix(Index rows, Index cols, std::uint64_t seed, std::uint64_t stream,
                         double deviation = 1.0) {
-  std::seed_seq mixed{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32),
-                      static_cast<std::uint32_t>(stream),
-                      static_cast<std::uint32_t>(stream >> 32)};
+  std::vector<std::uint32_t> words;
+  for (const std::uint64_t number : {seed, stream}) {
+    words.push_back(static_cast<std::uint32_t>(number));
+    words.push_back(static_cast<std::uint32_t>(number >> 32));
+  }
+  if (data_seed() != 0) {
+    words.push_back(static_cast<std::uint32_t>(data_seed()));
+    words.push_back(static_cast<std::uint32_t>(data_seed() >> 32));
+  }
+  std::seed_seq mixed(words.begin(), words.end());
   std::mt19937_64 bits(mixed);
   const auto uniform = [&] {
     return (static_cast<double>(bits() >> 11) + 0.5) * 0x1p-53;

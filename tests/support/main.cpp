@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tests/support/report.hpp"
 #include "tests/support/skip.hpp"
 
 namespace {
@@ -38,9 +39,14 @@ REGISTER_LISTENER("counter", 1, Counter);
 }  // namespace
 
 int main(int argc, char** argv) {
+  flash_steps::test::read_report_request();
   doctest::Context context(argc, argv);
   const int failed = context.run();
   if (context.shouldExit()) return failed;  // a query such as --list-test-cases
+  if (!flash_steps::test::write_report(flash_steps::test::skipped())) {
+    std::cerr << "error: the report cannot be written\n";
+    return 1;
+  }
   if (failed) return 1;
   if (flash_steps::test::skipped()) return 77;
   if (Counter::cases == 0 || Counter::assertions == 0) {

@@ -1,0 +1,29 @@
+// `course verify`: the kit proves itself.
+#pragma once
+
+#include <set>
+#include <string>
+
+#include "common/course/check.hpp"
+
+namespace flash_steps::course {
+
+struct VerifySettings {
+  CheckSettings check;
+  std::set<std::string> chapters;  // to build and run; what is text alone is verified for all
+  std::vector<std::string> ids;    // only these, if any are named
+  bool reduced = false;            // one C++ and one CUDA id a chapter, one mutant for each
+};
+
+// Prints a line for each thing that is verified. False if something does not hold.
+bool verify(const Project& reference, const VerifySettings& settings);
+
+// The part that builds nothing: problems, as sentences.
+//
+//   every chapter has graded ids for C++ and for CUDA, each with tests that are there and with
+//   three hints re-inserting the solutions into the starter gives the reference, byte by byte
+//   no line of a solution is left in the starter's sources and pages
+//   in the starter every id is not started
+std::vector<std::string> verify_texts(const Project& reference);
+
+}  // namespace flash_steps::course
