@@ -1053,6 +1053,8 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   check_refused({"--m", m, "--l", folder.file("missing.npy"), "--o", o}, "missing.npy");
   check_refused({"--m", m, "--l", two("minus.npy", 1, -2), "--o", o},
                 "minus.npy: element 1 is -2, but a sum of exponentials is never negative");
+  check_refused({"--m", m, "--l", two("infinite.npy", kInfinity, 1), "--o", o},
+                "infinite.npy: element 0 is inf, but a sum of exp(s - m) is finite");
   check_refused({"--m", two("inf.npy", -kInfinity, 1), "--l", l, "--o", o},
                 "inf.npy: element 0 is -inf, but l is not 0 there");
   check_refused({"--x", o}, "o.npy");

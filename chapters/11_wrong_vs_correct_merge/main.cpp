@@ -330,7 +330,8 @@ void run_scores(const Request& request, const Vector<T>& x) {
   report(request, {{"n", x.size()}, {"bc", Bc}}, merged, right, files);
 }
 
-// A part is a sum of exp(s - m): l is not negative, and only an empty part has m = -inf.
+// A part is a sum of exp(s - m), none above 1: l is finite and not negative, and only an empty
+// part has m = -inf.
 template <class T>
 void require_parts(const Parts<T>& parts, const std::string& m_file,
                    const std::string& l_file) {
@@ -339,6 +340,9 @@ void require_parts(const Parts<T>& parts, const std::string& m_file,
     if (parts.l[t] < 0) {
       throw cli::UsageError(l_file + where + text("%g", parts.l[t]) +
                             ", but a sum of exponentials is never negative");
+    }
+    if (parts.l[t] == kInf<T>) {
+      throw cli::UsageError(l_file + where + "inf, but a sum of exp(s - m) is finite");
     }
     if (parts.l[t] > 0 && parts.m[t] == -kInf<T>) {
       throw cli::UsageError(m_file + where + "-inf, but l is not 0 there");
