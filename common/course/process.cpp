@@ -6,8 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <thread>
@@ -86,16 +86,17 @@ Child::Child(const Command& command) : began_(now_seconds()), limit_(command.sec
   int input[2];
   if (pipe(input) != 0) throw std::runtime_error("cannot make a pipe");
   for (const int end : input) fcntl(end, F_SETFD, FD_CLOEXEC);
-  pid_ = fork();
+  // Into the pipe before there is a child: one that ends at once would end us, too, by SIGPIPE.
+  const std::string text = command.input.substr(0, PIPE_BUF);  // more might wait for a reader
+  const bool written =
+      text.size() == command.input.size() &&
+      write(input[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  close(input[1]);
+  pid_ = written ? fork() : -1;
   if (pid_ == 0) become(command, argv, envp.data(), input[0]);
   close(input[0]);
-  const auto size = static_cast<ssize_t>(command.input.size());
-  const bool written =
-      pid_ > 0 && write(input[1], command.input.data(), command.input.size()) == size;
-  close(input[1]);
   if (pid_ < 0) throw std::runtime_error("cannot start " + arguments[0]);
   setpgid(pid_, pid_);
-  if (!written) throw std::runtime_error("cannot talk to " + arguments[0]);
 }
 
 Child::~Child() {

@@ -44,6 +44,16 @@ TEST_CASE("cpu: a child that crashes or loops is told apart") {
   CHECK(looping.seconds < 10);
 }
 
+TEST_CASE("cpu: a child that ends before it has read its input harms nobody") {
+  const test::TemporaryFolder folder;
+  for (int turn = 0; turn < 50; ++turn) {
+    const Ended ended = run({{"true"}, {}, folder.path() / "out", "a token", 5, 0});
+    CHECK(ended.exit_code == 0);
+  }
+  CHECK_THROWS_AS(run({{"true"}, {}, folder.path() / "out", std::string(100000, 'x'), 5, 0}),
+                  std::runtime_error);
+}
+
 TEST_CASE("cpu: what a child started ends with it") {
   const test::TemporaryFolder folder;
   shell(folder, "sleep 30 & echo $!");
