@@ -6,12 +6,20 @@
 
 namespace flash_steps {
 
-// to (rows, d) = the rows that begin at from, from + stride, from + 2 stride, ... Called by all
+// to (rows, d) = the rows that begin at from, from + stride, from + 2 stride, ..., in pieces of
+// one float, or of a float4: from, stride and d must then be multiples of four. Called by all
 // threads of the block; a barrier must stand before the rows are read.
-__device__ inline void load_rows(shared<float> to, global<const float> from,
-                                 std::int64_t stride, int rows, int d) {
+template <class Piece = float>
+__device__ void load_rows(shared<float> to, global<const float> from, std::int64_t stride,
+                          int rows, int d) {
+  constexpr int kFloats = sizeof(Piece) / sizeof(float);
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  for (int e = thread; e < rows * d; e += threads) to[e] = from[e / d * stride + e % d];
+  const shared<Piece> to_pieces = as<Piece>(to);
+  const global<const Piece> from_pieces = as<const Piece>(from);
+  const int pieces = d / kFloats;  // of a row
+  for (int e = thread; e < rows * pieces; e += threads) {
+    to_pieces[e] = from_pieces[e / pieces * (stride / kFloats) + e % pieces];
+  }
 }
 
 // Sets m, l and O of `rows` rows to what they are before the first key. Barrier as above.

@@ -1,7 +1,6 @@
 #include "chapters/06_backward_recompute/backward_recompute.hpp"
 
 #include <algorithm>
-#include <vector>
 
 #include "chapters/06_backward_recompute/backward_shapes.hpp"
 #include "chapters/06_backward_recompute/backward_tile.hpp"
@@ -32,15 +31,11 @@ template <class T>
 void add_pair(Problem<T>& p, Index q_start, Index k_start) {
   const Index rows = std::min(p.Br, p.Q.rows() - q_start),
               cols = std::min(p.Bc, p.K.rows() - k_start);
-  std::vector<Index> visible(static_cast<std::size_t>(rows));
-  for (Index r = 0; r < rows; ++r) {
-    visible[static_cast<std::size_t>(r)] =
-        used_keys(p.l[q_start + r], q_start + r, k_start, cols, p.offset);
-  }
   const auto Qi = p.Q.middleRows(q_start, rows), dOi = p.dO.middleRows(q_start, rows);
   const auto Kj = p.K.middleRows(k_start, cols), Vj = p.V.middleRows(k_start, cols);
   const auto mi = p.m.segment(q_start, rows), li = p.l.segment(q_start, rows),
              delta_i = p.delta.segment(q_start, rows);
+  const auto visible = count_used_keys<T>(li, q_start, k_start, cols, p.offset);
 
   // [begin 06.tile]
   BackwardTile<T> tile;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "chapters/03_tiled_forward/exp_minus.hpp"
+#include "chapters/06_backward_recompute/causal_walks.hpp"
 
 namespace flash_steps {
 namespace {
@@ -29,6 +30,16 @@ void add_transposed(MatrixOut<T> out, T factor, const Matrix<T>& W, MatrixIn<T> 
 }
 
 }  // namespace
+
+template <class T>
+std::vector<Index> count_used_keys(VectorIn<T> l, Index q_start, Index k_start, Index cols,
+                                   Index offset) {
+  std::vector<Index> visible;
+  for (Index r = 0; r < l.size(); ++r) {
+    visible.push_back(used_keys(l[r], q_start + r, k_start, cols, offset));
+  }
+  return visible;
+}
 
 template <class T>
 void rebuild_P(BackwardTile<T>& tile, MatrixIn<T> Qi, MatrixIn<T> Kj, VectorIn<T> m,
@@ -93,6 +104,7 @@ void add_dK(MatrixOut<T> dKj, const BackwardTile<T>& tile, MatrixIn<T> Qi, T sca
   add_transposed<T>(dKj, scale, tile.dS, Qi, visible);
 }
 
+template std::vector<Index> count_used_keys<float>(VectorIn<float>, Index, Index, Index, Index);
 template void rebuild_P<float>(BackwardTile<float>&, MatrixIn<float>, MatrixIn<float>,
                                VectorIn<float>, VectorIn<float>, float, std::span<const Index>);
 template void compute_dP<float>(BackwardTile<float>&, MatrixIn<float>, MatrixIn<float>);
@@ -103,6 +115,8 @@ template void add_dQ<float>(MatrixOut<float>, const BackwardTile<float>&, Matrix
                             float, std::span<const Index>);
 template void add_dK<float>(MatrixOut<float>, const BackwardTile<float>&, MatrixIn<float>,
                             float, std::span<const Index>);
+template std::vector<Index> count_used_keys<double>(VectorIn<double>, Index, Index, Index,
+                                                    Index);
 template void rebuild_P<double>(BackwardTile<double>&, MatrixIn<double>, MatrixIn<double>,
                                 VectorIn<double>, VectorIn<double>, double,
                                 std::span<const Index>);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "common/tensor/matrix.hpp"
 
@@ -26,6 +27,12 @@ struct BackwardTile {
 // In all of them: Qi, dOi (rows, d), Kj, Vj (cols, d), m, l, delta (rows). visible[r], from 0
 // to cols, is how many leading keys of the tile row r uses; it must be 0 where l is 0. The
 // others enter no sum, and neither they nor the row's dO for them need be numbers.
+
+// `visible` of the rows from q_start on, l being theirs: of the `cols` keys from k_start on,
+// query i uses those with j <= i + offset, and none if its l is 0.
+template <class T>
+std::vector<Index> count_used_keys(VectorIn<T> l, Index q_start, Index k_start, Index cols,
+                                   Index offset);
 
 // [10] [11] tile.P from the saved statistics. With m = LSE and l = 1, where there are keys,
 // those are the weights from LSE alone.

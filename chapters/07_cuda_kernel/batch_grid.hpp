@@ -21,6 +21,12 @@ struct TilePlace {
   std::int64_t b, h, i;
 };
 
+// A pair of tiles: the queries from q_start on and the keys from k_start on, of query head h of
+// batch b.
+struct TileOrigin {
+  std::int64_t b, h, q_start, k_start;
+};
+
 // The work of a batch in one row: turn `index`, of `tiles` * B * H in all, is this tile. All
 // heads' last tiles come first, then the last but one, ...: under a causal mask these have the
 // longest walks. Neighbours in the row are heads of one group, which load the same keys.

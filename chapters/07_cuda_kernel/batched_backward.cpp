@@ -1,10 +1,8 @@
 #include "chapters/07_cuda_kernel/batched_backward.hpp"
 
 #include "chapters/04_causal_skipping/causal_tiles.hpp"
-#include "chapters/06_backward_recompute/backward_recompute.hpp"
-#include "chapters/07_cuda_kernel/batch_grid.hpp"
 #include "chapters/07_cuda_kernel/batch_shapes.hpp"
-#include "common/tensor/parallel_for.hpp"
+#include "chapters/07_cuda_kernel/batched_heads.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace flash_steps {
@@ -22,30 +20,14 @@ void batched_backward_cpu(HeadsView<const T> Q, HeadsView<const T> K, HeadsView<
                           dLSE ? std::optional(shape_of(*dLSE)) : std::nullopt);
   require_tiling(tile);
   const T s = resolve_scale<T>(scale, Q.d());
-  const Index H = Q.H(), Hkv = K.H();
   const Index offset = mask_offset(Q.N(), K.N(), causal);
 
-  // [begin 07.batched-backward]
-  // one turn: a key/value head, with all the query heads that share it. They add to its dK and
-  // dV one after another, always in the same order
-  parallel_for(Q.B() * Hkv, true, [&](Index index) {
-    const Index b = index / Hkv, kv = index % Hkv, group = H / Hkv;
-    dK.head(b, kv).setZero();  // [7]
-    dV.head(b, kv).setZero();
-    for (Index h = kv * group; h < (kv + 1) * group; ++h) {
-      // exp(S - LSE) is exp(S - m) / l with m = LSE and l = 1; or l = 0, if there was no key
-      const Vector<T> m = LSE.row(b * H + h).transpose();
-      const Vector<T> l = (m.array() != -kInf<T>).template cast<T>();
-      const Vector<T> dm = dLSE ? Vector<T>(dLSE->row(b * H + h).transpose()) : Vector<T>();
-      const auto D = delta.row(b * H + h).transpose();
-      compute_delta<T>(dO.head(b, h), O.head(b, h), dLSE ? &dm : nullptr, D);  // [4]
-      dQ.head(b, h).setZero();                                                 // [3]
-      add_gradients<T>(Q.head(b, h), K.head(b, kv), V.head(b, kv), m, l, dO.head(b, h), D,
-                       dQ.head(b, h), dK.head(b, kv), dV.head(b, kv), tile, offset,
-                       s);  // [5]-[19]
-    }
-  });
-  // [end]
+  for_each_head_gradient<T>(
+      O, LSE, dO, delta, dQ, dK, dV, dLSE,
+      [&](Index b, Index h, Index kv, const Vector<T>& m, const Vector<T>& l, const auto& D) {
+        add_gradients<T>(Q.head(b, h), K.head(b, kv), V.head(b, kv), m, l, dO.head(b, h), D,
+                         dQ.head(b, h), dK.head(b, kv), dV.head(b, kv), tile, offset, s);
+      });
 }
 
 template void batched_backward_cpu<float>(HeadsView<const float>, HeadsView<const float>,

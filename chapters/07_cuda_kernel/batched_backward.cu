@@ -1,36 +1,19 @@
-// Chapter 07: the backward pass for a batch of heads, on the device. The equations and the
-// marks [n] are those of batched_backward.hpp.
-#include <algorithm>
-
-#include "chapters/03_tiled_forward/load_rows.cuh"
-#include "chapters/06_backward_recompute/backward_memory.hpp"
-#include "chapters/06_backward_recompute/backward_tile.cuh"
-#include "chapters/07_cuda_kernel/batch_grid.hpp"
+// Chapter 07: the backward pass for a batch of heads, on the device: its walks are in
+// batched_backward.cuh. The equations and the marks [n] are those of batched_backward.hpp.
 #include "chapters/07_cuda_kernel/batch_shapes.hpp"
+#include "chapters/07_cuda_kernel/batched_backward.cuh"
 #include "chapters/07_cuda_kernel/batched_backward_cuda.hpp"
-#include "common/tensor/ceil_div.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace flash_steps {
 namespace {
-
-// The tiles leave room for one block on a multiprocessor, or two: so a block has many threads.
-constexpr int kThreads = 256;
-
-// What the kernels know of the problem.
-struct Problem {
-  HeadsLayout Q, K, V, O, dO, dQ, dK, dV;
-  int Br, Bc;
-  std::int64_t offset;  // query i sees the keys j <= i + offset
-  float scale;
-};
 
 // One warp: one row.
 __global__ void delta_kernel(global<const float> dO,    // [B, H, Nq, d]
                              global<const float> O,     // [B, H, Nq, d]
                              global<const float> dLSE,  // (B * H, Nq), or anything
                              global<float> delta,       // (B * H, Nq)
-                             bool has_dLSE, Problem p) {
+                             bool has_dLSE, BackwardProblem p) {
   const std::int64_t warps = blockDim.x / kWarpSize, H = p.O.H, Nq = p.O.N;
   const std::int64_t row = blockIdx.x * warps + threadIdx.x / kWarpSize;
   if (row >= p.O.B * H * Nq) return;
@@ -42,161 +25,24 @@ __global__ void delta_kernel(global<const float> dO,    // [B, H, Nq, d]
   if (threadIdx.x % kWarpSize == 0) delta[row] = D;
 }
 
-// Loads what the query rows from q_start on of head h of batch b bring along.
-__device__ void load_query_tile(const BackwardMemory& tile,
-                                global<const float> Q,      // [B, H, Nq, d]
-                                global<const float> dO,     // [B, H, Nq, d]
-                                global<const float> LSE,    // (B * H, Nq)
-                                global<const float> delta,  // (B * H, Nq)
-                                std::int64_t b, std::int64_t h, std::int64_t q_start, int rows,
-                                const Problem& p) {
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  load_rows(tile.Q, Q + p.Q.offset(b, h, q_start), p.Q.stride_n, rows, tile.d);
-  load_rows(tile.dO, dO + p.dO.offset(b, h, q_start), p.dO.stride_n, rows, tile.d);
-  const std::int64_t first = (b * p.Q.H + h) * p.Q.N + q_start;
-  for (int r = thread; r < rows; r += threads) {
-    // exp(S - LSE) is exp(S - m) / l with m = LSE and l = 1; or l = 0, if there was no key
-    const float m = LSE[first + r];
-    tile.m[r] = m;
-    tile.l[r] = m == -INFINITY ? 0.0f : 1.0f;
-    tile.delta[r] = delta[first + r];
+// The work on a pair of tiles: chapter 06's steps, as they are.
+struct RebuildPair {
+  __device__ void operator()(const BackwardMemory& tile, int rows, int cols, float scale,
+                             const TileOrigin&) const {
+    rebuild_P(tile, rows, cols, scale);  // [10] [11]
+    compute_dP(tile, rows, cols);        // [13]
+    compute_dS(tile, rows, cols);        // [14]
   }
-}
-
-// One block: one tile of the keys of one key/value head, with its dK and dV. It stays while the
-// query tiles that see it pass, those of one query head of its group after another.
-__global__ void batched_key_tile_kernel(global<const float> Q,      // [B, H, Nq, d]
-                                        global<const float> K,      // [B, Hkv, Nk, d]
-                                        global<const float> V,      // [B, Hkv, Nk, d]
-                                        global<const float> LSE,    // (B * H, Nq)
-                                        global<const float> dO,     // [B, H, Nq, d]
-                                        global<const float> delta,  // (B * H, Nq)
-                                        global<float> dK,           // [B, Hkv, Nk, d]
-                                        global<float> dV,           // [B, Hkv, Nk, d]
-                                        Problem p) {
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int d = static_cast<int>(p.K.d), Bc = p.Bc;
-  // [5] the first key tiles have the longest walks: they come first
-  const std::int64_t tiles = ceil_div(p.K.N, Bc), Hkv = p.K.H, group = p.Q.H / Hkv;
-  const TilePlace at = tile_place(blockIdx.x, tiles, p.K.B, Hkv);
-  const std::int64_t b = at.b, kv = at.h, k_start = (tiles - 1 - at.i) * Bc;
-  const int cols = static_cast<int>(std::min<std::int64_t>(Bc, p.K.N - k_start));
-
-  dynamic_shared smem;
-  const BackwardMemory tile(p.Br, Bc, d, smem);
-  const shared<float> sdK = smem.take<float>(Bc * d), sdV = smem.take<float>(Bc * d);
-  load_rows(tile.K, K + p.K.offset(b, kv, k_start), p.K.stride_n, cols, d);  // [6]
-  load_rows(tile.V, V + p.V.offset(b, kv, k_start), p.V.stride_n, cols, d);
-  for (int e = thread; e < cols * d; e += threads) sdK[e] = sdV[e] = 0.0f;  // [7]
-
-  // [begin 07.group-cuda]
-  // all query heads of the group add to the same dK and dV: the sum never leaves the chip
-  for (std::int64_t h = kv * group; h < (kv + 1) * group; ++h) {
-    for (std::int64_t q_start = first_query_tile(k_start, p.Q.N, p.Br, p.offset);
-         q_start < p.Q.N; q_start += p.Br) {  // [8]
-      const int rows = static_cast<int>(std::min<std::int64_t>(p.Br, p.Q.N - q_start));
-      load_query_tile(tile, Q, dO, LSE, delta, b, h, q_start, rows, p);  // [9]
-      set_visible(tile, q_start, rows, k_start, cols, p.offset);
-      __syncthreads();  // the pair of tiles is complete
-
-      rebuild_P(tile, rows, cols, p.scale);  // [10] [11]
-      compute_dP(tile, rows, cols);          // [13]
-      compute_dS(tile, rows, cols);          // [14]
-      __syncthreads();                       // P and dS are complete
-
-      add_dV(sdV, tile, rows, cols);           // [12]
-      add_dK(sdK, tile, rows, cols, p.scale);  // [16]
-      __syncthreads();                         // the query tile may be overwritten
-    }
-  }
-  // [end]
-
-  for (int e = thread; e < cols * d; e += threads) {  // [18] each thread what it added up
-    const std::int64_t n = k_start + e / d;
-    dK[p.dK.offset(b, kv, n) + e % d] = sdK[e];
-    dV[p.dV.offset(b, kv, n) + e % d] = sdV[e];
-  }
-}
-
-// One block: one tile of the queries of one head, with its dQ. It stays while the key tiles
-// that it sees pass.
-__global__ void batched_query_tile_kernel(global<const float> Q,      // [B, H, Nq, d]
-                                          global<const float> K,      // [B, Hkv, Nk, d]
-                                          global<const float> V,      // [B, Hkv, Nk, d]
-                                          global<const float> LSE,    // (B * H, Nq)
-                                          global<const float> dO,     // [B, H, Nq, d]
-                                          global<const float> delta,  // (B * H, Nq)
-                                          global<float> dQ,           // [B, H, Nq, d]
-                                          Problem p) {
-  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  const int d = static_cast<int>(p.Q.d), Br = p.Br;
-  const TilePlace at = tile_place(blockIdx.x, ceil_div(p.Q.N, Br), p.Q.B, p.Q.H);  // [8]
-  const std::int64_t kv = kv_head(at.h, p.Q.H, p.K.H), q_start = at.i * Br;
-  const int rows = static_cast<int>(std::min<std::int64_t>(Br, p.Q.N - q_start));
-
-  dynamic_shared smem;
-  const BackwardMemory tile(Br, p.Bc, d, smem);
-  const shared<float> sdQ = smem.take<float>(Br * d);
-  load_query_tile(tile, Q, dO, LSE, delta, at.b, at.h, q_start, rows, p);  // [9]
-  for (int e = thread; e < rows * d; e += threads) sdQ[e] = 0.0f;
-
-  // [begin 07.walk-keys-cuda]
-  const std::int64_t k_stop = visible_keys(q_start + rows - 1, 0, p.K.N, p.offset);
-  for (std::int64_t k_start = 0; k_start < k_stop; k_start += p.Bc) {  // [5]
-    const int cols = static_cast<int>(std::min<std::int64_t>(p.Bc, p.K.N - k_start));
-    load_rows(tile.K, K + p.K.offset(at.b, kv, k_start), p.K.stride_n, cols, d);  // [6]
-    load_rows(tile.V, V + p.V.offset(at.b, kv, k_start), p.V.stride_n, cols, d);
-    set_visible(tile, q_start, rows, k_start, cols, p.offset);
-    __syncthreads();  // the pair of tiles is complete
-
-    rebuild_P(tile, rows, cols, p.scale);  // [10] [11]
-    compute_dP(tile, rows, cols);          // [13]
-    compute_dS(tile, rows, cols);          // [14]
-    __syncthreads();                       // dS is complete
-
-    add_dQ(sdQ, tile, rows, p.scale);  // [15]
-    __syncthreads();                   // the key tile may be overwritten
-  }
-  // [end]
-
-  for (int e = thread; e < rows * d; e += threads) {
-    dQ[p.dQ.offset(at.b, at.h, q_start + e / d) + e % d] = sdQ[e];
-  }
-}
-
-// ---- launchers
-
-void launch_delta(const DeviceHeads<float>& dO, const DeviceHeads<float>& O,
-                  const DeviceMatrix<float>* dLSE, DeviceMatrix<float>& delta,
-                  const Problem& p) {
-  if (delta.size() == 0) return;
-  launch(delta_kernel, {ceil_div(delta.size(), kThreads / kWarpSize), kThreads}, dO, O,
-         dLSE ? *dLSE : delta, delta, dLSE != nullptr, p);
-}
-
-void launch_key_tiles(const DeviceHeads<float>& Q, const DeviceHeads<float>& K,
-                      const DeviceHeads<float>& V, const DeviceMatrix<float>& LSE,
-                      const DeviceHeads<float>& dO, const DeviceMatrix<float>& delta,
-                      DeviceHeads<float>& dK, DeviceHeads<float>& dV, const Problem& p) {
-  const std::int64_t blocks = ceil_div(K.N(), p.Bc) * K.B() * K.H();
-  if (blocks == 0) return;
-  launch(batched_key_tile_kernel,
-         {blocks, kThreads, key_tile_shared_bytes({p.Br, p.Bc}, K.d())}, Q, K, V, LSE, dO,
-         delta, dK, dV, p);
-}
-
-void launch_query_tiles(const DeviceHeads<float>& Q, const DeviceHeads<float>& K,
-                        const DeviceHeads<float>& V, const DeviceMatrix<float>& LSE,
-                        const DeviceHeads<float>& dO, const DeviceMatrix<float>& delta,
-                        DeviceHeads<float>& dQ, const Problem& p) {
-  const std::int64_t blocks = ceil_div(Q.N(), p.Br) * Q.B() * Q.H();
-  if (blocks == 0) return;
-  launch(batched_query_tile_kernel,
-         {blocks, kThreads, query_tile_shared_bytes({p.Br, p.Bc}, Q.d())}, Q, K, V, LSE, dO,
-         delta, dQ, p);
-}
+};
 
 }  // namespace
+
+void launch_delta(const BackwardBatch& x, const DeviceMatrix<float>* dLSE) {
+  if (x.delta.size() == 0) return;
+  launch(delta_kernel,
+         {ceil_div(x.delta.size(), kBackwardThreads / kWarpSize), kBackwardThreads}, x.dO, x.O,
+         dLSE ? *dLSE : x.delta, x.delta, dLSE != nullptr, x.problem());
+}
 
 void batched_backward_cuda(const DeviceHeads<float>& Q, const DeviceHeads<float>& K,
                            const DeviceHeads<float>& V, const DeviceHeads<float>& O,
@@ -214,21 +60,11 @@ void batched_backward_cuda(const DeviceHeads<float>& Q, const DeviceHeads<float>
   const float s = resolve_scale<float>(scale, Q.d());
   require_backward_fits(tile, Q.d());
 
-  const Problem problem{.Q = Q.layout(),
-                        .K = K.layout(),
-                        .V = V.layout(),
-                        .O = O.layout(),
-                        .dO = dO.layout(),
-                        .dQ = dQ.layout(),
-                        .dK = dK.layout(),
-                        .dV = dV.layout(),
-                        .Br = static_cast<int>(tile.Br),
-                        .Bc = static_cast<int>(tile.Bc),
-                        .offset = mask_offset(Q.N(), K.N(), causal),
-                        .scale = s};
-  launch_delta(dO, O, dLSE, delta, problem);                   // [4]
-  launch_key_tiles(Q, K, V, LSE, dO, delta, dK, dV, problem);  // [5]-[18]
-  launch_query_tiles(Q, K, V, LSE, dO, delta, dQ, problem);
+  const BackwardBatch batch{
+      Q, K, V, O, LSE, dO, delta, dQ, dK, dV, tile, mask_offset(Q.N(), K.N(), causal), s};
+  launch_delta(batch, dLSE);               // [4]
+  launch_key_tiles(batch, RebuildPair{});  // [5]-[18]
+  launch_query_tiles(batch, RebuildPair{});
 }
 
 }  // namespace flash_steps

@@ -22,6 +22,7 @@ struct Decoding {
   HeadsLayout Q_at, K_at, V_at;
   std::int64_t offset;  // of the mask
   int splits, Br, Bc;
+  bool by_four;  // rows of K and V begin at multiples of 16 bytes, and are so long
   float scale;
 };
 
@@ -40,8 +41,15 @@ __device__ void decode_split(global<const float> Q,   // [B, H, Nq, d]
   start_rows(tile, Q, in.Q_at, in.sizes, at);  // [4] [5]
 
   const auto load = [&](std::int64_t k_start, int cols) {
-    load_rows(tile.K, K + in.K_at.offset(at.b, at.kv, k_start), in.K_at.stride_n, cols, tile.d);
-    load_rows(tile.V, V + in.V_at.offset(at.b, at.kv, k_start), in.V_at.stride_n, cols, tile.d);
+    const global<const float> Kj = K + in.K_at.offset(at.b, at.kv, k_start),
+                              Vj = V + in.V_at.offset(at.b, at.kv, k_start);
+    if (in.by_four) {
+      load_rows<float4>(tile.K, Kj, in.K_at.stride_n, cols, tile.d);
+      load_rows<float4>(tile.V, Vj, in.V_at.stride_n, cols, tile.d);
+    } else {
+      load_rows(tile.K, Kj, in.K_at.stride_n, cols, tile.d);
+      load_rows(tile.V, Vj, in.V_at.stride_n, cols, tile.d);
+    }
   };
   walk_split(tile, at, in.sizes.Nq, keys, in.offset, in.scale, load);
   store_part(o_part, lse_part, s, rows, tile, at);
@@ -122,6 +130,7 @@ void flash_decoding_cuda(const DeviceHeads<float>& Q, const DeviceHeads<float>& 
                     static_cast<int>(splits),
                     static_cast<int>(tile.Br),
                     static_cast<int>(tile.Bc),
+                    rows_of_16_bytes(K.layout()) && rows_of_16_bytes(V.layout()),
                     scale};
   if (options.merge == Merge::last_block) {
     return launch_last_block(Q, K, V, O, LSE, *parts, in);

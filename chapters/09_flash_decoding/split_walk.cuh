@@ -11,6 +11,12 @@
 
 namespace flash_steps {
 
+// Whether all rows begin at multiples of 16 bytes and are so long: then they may be loaded as
+// float4.
+inline bool rows_of_16_bytes(const HeadsLayout& at) {
+  return at.d % 4 == 0 && at.stride_b % 4 == 0 && at.stride_h % 4 == 0 && at.stride_n % 4 == 0;
+}
+
 // Loads the rows of a block from Q [B, H, Nq, d], and sets m, l and O to what they are before
 // the first key. A barrier must stand before they are read.
 __device__ inline void start_rows(const TileMemory& tile, global<const float> Q,

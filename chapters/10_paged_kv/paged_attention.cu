@@ -163,26 +163,10 @@ void require_pool_of_table(const DeviceHeads<float>& pool, const DeviceBlockTabl
                      std::to_string(pool.B() / 2) + " of " + std::to_string(pool.N()));
 }
 
-void require_paged_tile_fits(Tiling tile, std::int64_t d) {
-  require_tile_fits(tile, d);  // so that the sizes are not absurd
-  const std::int64_t needed = paged_shared_bytes(tile, d),
-                     limit = device_limits().shared_bytes_per_block;
-  if (needed <= limit) return;
-  require(false, "tiles of Br = " + std::to_string(tile.Br) +
-                     ", Bc = " + std::to_string(tile.Bc) + " with d = " + std::to_string(d) +
-                     ", and where their rows lie, need " + std::to_string(needed) +
-                     " bytes of shared memory, but a block of this device has " +
-                     std::to_string(limit));
-}
-
-bool rows_of_16_bytes(const HeadsLayout& at) {
-  return at.d % 4 == 0 && at.stride_b % 4 == 0 && at.stride_h % 4 == 0 && at.stride_n % 4 == 0;
-}
-
 }  // namespace
 
 std::int64_t paged_shared_bytes(Tiling tile, std::int64_t d) {
-  return 16 + (8 * tile.Bc + 15) / 16 * 16 + tile_shared_bytes(tile, d);
+  return 16 + shared_floats(2 * tile.Bc) + tile_shared_bytes(tile, d);
 }
 
 void paged_attention_cuda(const DeviceHeads<float>& Q, const DeviceHeads<float>& pool,
@@ -195,7 +179,9 @@ void paged_attention_cuda(const DeviceHeads<float>& Q, const DeviceHeads<float>&
   const Tiling tile = decoding_tile(sizes, options.tile);
   const std::int64_t splits = flash_decoding_splits_cuda(sizes, options);
   const float scale = resolve_scale<float>(options.scale, sizes.d);
-  require_paged_tile_fits(tile, sizes.d);
+  require_tile_fits(tile, sizes.d);  // chapter 09's own message, if even those do not fit
+  require_shared_bytes("tiles", tile, sizes.d, paged_shared_bytes,
+                       ", and where their rows lie,");
   std::optional<DeviceSplitParts> own;
   if (parts == nullptr) parts = &own.emplace(splits, sizes.rows(), sizes.d);
   require_shape("the parts' LSE", shape_of(parts->LSE), {splits, sizes.rows()});

@@ -1,15 +1,12 @@
 #include "chapters/12_dropout/dropout_backward.hpp"
 
 #include <algorithm>
-#include <vector>
 
-#include "chapters/06_backward_recompute/backward_recompute.hpp"
 #include "chapters/06_backward_recompute/backward_tile.hpp"
 #include "chapters/06_backward_recompute/causal_walks.hpp"
-#include "chapters/07_cuda_kernel/batch_grid.hpp"
+#include "chapters/07_cuda_kernel/batched_heads.hpp"
 #include "chapters/12_dropout/dropout_arguments.hpp"
 #include "chapters/12_dropout/keep_row.hpp"
-#include "common/tensor/parallel_for.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace flash_steps {
@@ -36,29 +33,22 @@ void dropout_dS(BackwardTile<T>& pair, VectorIn<T> delta, std::span<const Index>
 // Adds what query head h of batch b contributes to its dQ and to dK and dV of its key/value
 // head.
 template <class T, class Mask>
-void add_head_gradients(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, VectorIn<T> LSE,
-                        MatrixIn<T> dO, VectorIn<T> delta, MatrixOut<T> dQ, MatrixOut<T> dK,
-                        MatrixOut<T> dV, Index b, Index h, Tiling tile, Index offset, T scale,
-                        const Mask& mask, T keep_factor) {
+void add_head_gradients(MatrixIn<T> Q, MatrixIn<T> K, MatrixIn<T> V, VectorIn<T> m,
+                        VectorIn<T> l, MatrixIn<T> dO, VectorIn<T> delta, MatrixOut<T> dQ,
+                        MatrixOut<T> dK, MatrixOut<T> dV, Index b, Index h, Tiling tile,
+                        Index offset, T scale, const Mask& mask, T keep_factor) {
   const Index Nq = Q.rows(), Nk = K.rows();
-  // exp(S - LSE) is exp(S - m) / l with m = LSE and l = 1; or l = 0, if there was no key
-  const Vector<T> l = (LSE.array() != -kInf<T>).template cast<T>();
-
   const auto add_pair = [&](Index q_start, Index k_start) {
     const Index rows = std::min(tile.Br, Nq - q_start), cols = std::min(tile.Bc, Nk - k_start);
-    std::vector<Index> visible(static_cast<std::size_t>(rows));
-    for (Index r = 0; r < rows; ++r) {
-      visible[static_cast<std::size_t>(r)] =
-          used_keys(l[q_start + r], q_start + r, k_start, cols, offset);
-    }
     const auto Qi = Q.middleRows(q_start, rows), dOi = dO.middleRows(q_start, rows);
     const auto Kj = K.middleRows(k_start, cols), Vj = V.middleRows(k_start, cols);
+    const auto mi = m.segment(q_start, rows), li = l.segment(q_start, rows);
+    const auto visible = count_used_keys<T>(li, q_start, k_start, cols, offset);
 
     // [begin 12.backward-tile]
     BackwardTile<T> pair;
-    rebuild_P<T>(pair, Qi, Kj, LSE.segment(q_start, rows), l.segment(q_start, rows), scale,
-                 visible);         // [10] [11] without dropout
-    compute_dP<T>(pair, dOi, Vj);  // [13] dO V^T, without dropout
+    rebuild_P<T>(pair, Qi, Kj, mi, li, scale, visible);  // [10] [11] without dropout
+    compute_dP<T>(pair, dOi, Vj);                        // [13] dO V^T, without dropout
     dropout_dS<T>(pair, delta.segment(q_start, rows), visible, mask, {b, h, q_start, k_start},
                   keep_factor);                                         // [13] [14]
     add_dV<T>(dV.middleRows(k_start, cols), pair, dOi, visible);        // [12]
@@ -88,28 +78,17 @@ void dropout_backward_cpu(HeadsView<const T> Q, HeadsView<const T> K, HeadsView<
                           batch_shape(dK), batch_shape(dV), shape_of(delta), {});
   require_tiling(tile);
   const T s = resolve_scale<T>(scale, Q.d()), keep_factor = dropout.keep_factor<T>();
-  const Index H = Q.H(), Hkv = K.H();
   const Index offset = mask_offset(Q.N(), K.N(), causal);
 
-  with_mask(mask, dropout, H, [&](const auto& source) {
-    // [begin 12.backward-heads]
-    // one turn: a key/value head, with all the query heads that share it, one after another
-    parallel_for(Q.B() * Hkv, true, [&](Index index) {
-      const Index b = index / Hkv, kv = index % Hkv, group = H / Hkv;
-      dK.head(b, kv).setZero();  // [7]
-      dV.head(b, kv).setZero();
-      for (Index h = kv * group; h < (kv + 1) * group; ++h) {
-        const auto LSE_h = LSE.row(b * H + h).transpose();
-        const auto D = delta.row(b * H + h).transpose();
-        compute_delta<T>(dO.head(b, h), O.head(b, h), nullptr, D);  // [4]
-        dQ.head(b, h).setZero();                                    // [3]
-        // the mask is that of the query head: each head of a group drops other weights
-        add_head_gradients<T>(Q.head(b, h), K.head(b, kv), V.head(b, kv), LSE_h, dO.head(b, h),
-                              D, dQ.head(b, h), dK.head(b, kv), dV.head(b, kv), b, h, tile,
-                              offset, s, source, keep_factor);  // [5]-[19]
-      }
-    });
-    // [end]
+  with_mask(mask, dropout, Q.H(), [&](const auto& source) {
+    for_each_head_gradient<T>(
+        O, LSE, dO, delta, dQ, dK, dV, nullptr,
+        [&](Index b, Index h, Index kv, const Vector<T>& m, const Vector<T>& l, const auto& D) {
+          // the mask is that of the query head: each head of a group drops other weights
+          add_head_gradients<T>(Q.head(b, h), K.head(b, kv), V.head(b, kv), m, l, dO.head(b, h),
+                                D, dQ.head(b, h), dK.head(b, kv), dV.head(b, kv), b, h, tile,
+                                offset, s, source, keep_factor);
+        });
   });
 }
 

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <string>
 
+#include "chapters/07_cuda_kernel/batch_grid.hpp"
 #include "common/random/philox.hpp"
 #include "common/tensor/layout.hpp"
 #include "common/tensor/require.hpp"
@@ -26,12 +27,6 @@ struct Dropout {
   T keep_factor() const {
     return static_cast<T>(1 / (1 - p));
   }
-};
-
-// Whose weights a tile has: the queries from q_start on and the keys from k_start on, of query
-// head h of batch b.
-struct TileOrigin {
-  std::int64_t b, h, q_start, k_start;
 };
 
 // Masks have one function, keep4: which of the weights of four neighbouring columns are kept,
