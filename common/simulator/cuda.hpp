@@ -80,7 +80,8 @@ class global {
   }
 
   // What an atomic does: replaces the element by update(element), undivided, and returns the
-  // old one. An update that changes nothing is a thread that polls: others get their turn.
+  // old one. One that changes nothing again and again is a thread that polls: others get their
+  // turn.
   template <class Update>
   Value atomic(simulator::Source source, const Update& update) const {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -93,7 +94,7 @@ class global {
       after = update(before);
     } while (!__atomic_compare_exchange(element, &before, &after, false, __ATOMIC_ACQ_REL,
                                         __ATOMIC_ACQUIRE));
-    simulator::polled(std::memcmp(&before, &after, sizeof(T)) == 0, source);
+    simulator::polled(element, std::memcmp(&before, &after, sizeof(T)) == 0, source);
     return before;
   }
 

@@ -425,8 +425,10 @@ std::uint64_t shuffle_xor(std::uint32_t mask, std::uint64_t value, int lane_mask
   return thread.value;
 }
 
-void polled(bool unchanged, Source source) {
-  if (!unchanged) {
+void polled(const void* address, bool unchanged, Source source) {
+  const bool again = unchanged && address == current.polled;
+  current.polled = unchanged ? address : nullptr;
+  if (!again) {
     current.polls = 0;
     return;
   }
@@ -491,6 +493,7 @@ void run_grid(const Launch& config, const std::function<void()>& thread_body) {
     blockDim = to_dim3(block.x, block.y, block.z);
     gridDim = to_dim3(grid.x, grid.y, grid.z);
     current.traffic = {};
+    current.polled = nullptr;
     current.polls = 0;
     current.launch_failed = &failure.failed;
     for (std::int64_t b; !failure.failed && (b = next_block++) < blocks;) {

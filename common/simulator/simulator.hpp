@@ -60,7 +60,8 @@ struct Current {
   Tag several = kSeveral;          // this epoch, several threads
   std::uint64_t block_serial = 0;  // grows at every block's start
   Traffic traffic;                 // of the blocks of this launch that ran on this host thread
-  std::int64_t polls = 0;          // atomics in a row that changed nothing
+  const void* polled = nullptr;    // by the last atomic, if it changed nothing
+  std::int64_t polls = 0;          // atomics in a row that changed nothing there
   const std::atomic<bool>* launch_failed = nullptr;  // some block of this launch did
 };
 inline constinit thread_local Current current{};
@@ -113,9 +114,10 @@ void barrier(Source source);  // __syncthreads()
 std::uint64_t shuffle_xor(std::uint32_t mask, std::uint64_t value, int lane_mask,
                           Source source);
 
-// After every atomic. One that changed nothing is taken for polling: another host thread may
-// run, and the wait ends if the launch has failed, or with a DeviceError if it never ends.
-void polled(bool unchanged, Source source);
+// After every atomic. One that changed nothing where the last one changed nothing is taken for
+// polling: another host thread may run, and the wait ends if the launch has failed, or with a
+// DeviceError if it never ends.
+void polled(const void* address, bool unchanged, Source source);
 
 // Runs `thread_body` once for every thread of the grid. Rethrows the first failure, that of the
 // block with the lowest index.
