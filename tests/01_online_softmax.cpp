@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <initializer_list>
 #include <numeric>
 #include <random>
 #include <string>
@@ -16,11 +15,9 @@
 #include "chapters/01_online_softmax/raw_launch.hpp"
 #include "chapters/01_online_softmax/wrong_versions.hpp"
 #include "common/device/eigen.hpp"
-#include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -66,10 +63,8 @@ struct Result {
 
 template <class T>
 Result<T> on_cpu(const Vector<T>& x) {
-  const Vector<T> before = x;
   Result<T> result{Vector<T>::Constant(x.size(), std::numeric_limits<T>::quiet_NaN()), {}};
-  result.state = online_softmax_cpu<T>(x, result.p);
-  CHECK(same_bits(x, before));
+  check_unchanged([&] { result.state = online_softmax_cpu<T>(x, result.p); }, x);
   return result;
 }
 
@@ -80,8 +75,8 @@ Result<float> on_device(const Vector<float>& x, SoftmaxWidth width, std::int64_t
   if (blocks == 0) blocks = online_softmax_blocks(x.size());
   DeviceMatrix<float> states(1 + blocks, 2);
   online_softmax_cuda(device_x, p, states, width);
-  CHECK(same_bits(to_host(device_x), x));
-  const Matrix<float> ml = to_host(states);
+  check_holds(device_x, x);
+  const Floats ml = to_host(states);
   return {to_host(p), {ml(0, 0), ml(0, 1)}};
 }
 
@@ -148,12 +143,6 @@ void check_right(const std::vector<Softmax>& softmaxes, const Vector<float>& x) 
     INFO(softmax.name);
     check_right(softmax.run(x), x);
   }
-}
-
-Vector<float> vector(std::initializer_list<float> values) {
-  Vector<float> x(static_cast<Index>(values.size()));
-  std::copy(values.begin(), values.end(), x.data());
-  return x;
 }
 
 Vector<float> random_vector(Index N, std::uint64_t seed, double deviation = 1.0) {
@@ -326,22 +315,27 @@ void check_same_bits_again(const std::vector<Softmax>& softmaxes) {
 
 // ---- rows
 
-using Rows = std::function<Matrix<float>(const Matrix<float>&)>;
+using Rows = std::function<Floats(const Floats&)>;
 
-Matrix<float> rows_on_cpu(const Matrix<float>& X) {
-  const Matrix<float> before = X;
-  Matrix<float> P = Matrix<float>::Constant(X.rows(), X.cols(), kNaN);
-  online_softmax_rows_cpu<float>(X, P);
-  CHECK(same_bits(X, before));
+Floats rows_on_cpu(const Floats& X) {
+  Floats P = Floats::Constant(X.rows(), X.cols(), kNaN);
+  check_unchanged([&] { online_softmax_rows_cpu<float>(X, P); }, X);
   return P;
 }
 
-Matrix<float> rows_on_device(const Matrix<float>& X) {
+Floats rows_on_device(const Floats& X) {
   const DeviceMatrix<float> device_X = to_device(X);
   DeviceMatrix<float> P(X.rows(), X.cols());
   online_softmax_rows_cuda(device_X, P);
-  CHECK(same_bits(to_host(device_X), X));
+  check_holds(device_X, X);
   return to_host(P);
+}
+
+void check_each_row(const Floats& P, const Floats& X) {
+  for (Index r = 0; r < X.rows(); ++r) {
+    CAPTURE(r);
+    check_weights<float>(P.row(r), exact_softmax<float>(X.row(r)).p, 1e-5);
+  }
 }
 
 void check_rows(const Rows& rows) {
@@ -350,14 +344,11 @@ void check_rows(const Rows& rows) {
          {0, 1, 2, 3, 4, 5, 6, 7, 8, 31, 33, 63, 64, 65, 511, 513, 2050, 4099}) {
       CAPTURE(count);
       CAPTURE(cols);
-      const Matrix<float> X = random_matrix<float>(count, cols, 9, 0, 2.0);
-      const Matrix<float> P = rows(X);
+      const Floats X = random_matrix<float>(count, cols, 9, 0, 2.0);
+      const Floats P = rows(X);
       REQUIRE(P.rows() == count);
       REQUIRE(P.cols() == cols);
-      for (Index r = 0; r < count; ++r) {
-        CAPTURE(r);
-        check_weights<float>(P.row(r), exact_softmax<float>(X.row(r)).p, 1e-5);
-      }
+      check_each_row(P, X);
     }
   }
 }
@@ -365,31 +356,13 @@ void check_rows(const Rows& rows) {
 void check_rows_apart(const Rows& rows) {
   for (const Index cols : {1, 3, 40, 1030}) {
     CAPTURE(cols);
-    Matrix<float> X = random_matrix<float>(7, cols, 10, 0);
+    Floats X = random_matrix<float>(7, cols, 10, 0);
     X.row(1).setConstant(-kInfinity);
     X(2, cols - 1) = kNaN;
     X(4, 0) = kInfinity;
     X.row(5).array() -= 3e38f;
-    const Matrix<float> P = rows(X);
-    for (Index r = 0; r < X.rows(); ++r) {
-      CAPTURE(r);
-      check_weights<float>(P.row(r), exact_softmax<float>(X.row(r)).p, 1e-5);
-    }
+    check_each_row(rows(X), X);
   }
-}
-
-template <class Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 // ---- the CPU's pieces
@@ -411,8 +384,7 @@ bool same(const SoftmaxState<float>& a, const SoftmaxState<float>& b) {
 
 TEST_CASE("cpu: the worked example of the lesson") { check_example(cpu()); }
 TEST_CASE("device: the worked example of the lesson") {
-  if (!have_device()) return;
-  check_example(device());
+  if (have_device()) check_example(device());
 }
 
 TEST_CASE("cpu: the worked example element by element") {
@@ -457,52 +429,44 @@ TEST_CASE("device: E1 and E2 and E25 - the right version is right") {
 
 TEST_CASE("cpu: every size agrees with the textbook in float64") { check_sizes(cpu()); }
 TEST_CASE("device: every size agrees with the textbook in float64") {
-  if (!have_device()) return;
-  check_sizes(device());
+  if (have_device()) check_sizes(device());
 }
 
 TEST_CASE("cpu: rising and falling and shuffled sequences") { check_order(cpu()); }
 TEST_CASE("device: rising and falling and shuffled sequences") {
-  if (!have_device()) return;
-  check_order(device());
+  if (have_device()) check_order(device());
 }
 
 TEST_CASE("cpu: a shift of all elements changes m alone") { check_shift(cpu()); }
 TEST_CASE("device: a shift of all elements changes m alone") {
-  if (!have_device()) return;
-  check_shift(device());
+  if (have_device()) check_shift(device());
 }
 
 TEST_CASE("cpu: equal elements weigh 1/N each and l is N") { check_equal_elements(cpu()); }
 TEST_CASE("device: equal elements weigh 1/N each and l is N") {
-  if (!have_device()) return;
-  check_equal_elements(device());
+  if (have_device()) check_equal_elements(device());
 }
 
 TEST_CASE("cpu: K15-106 FluxML/NNlib.jl 506 - 512 scores of -1000") {
   check_very_negative(cpu());
 }
 TEST_CASE("device: K15-106 FluxML/NNlib.jl 506 - 512 scores of -1000") {
-  if (!have_device()) return;
-  check_very_negative(device());
+  if (have_device()) check_very_negative(device());
 }
 
 TEST_CASE("cpu: elements near the ends of float32") { check_magnitudes(cpu()); }
 TEST_CASE("device: elements near the ends of float32") {
-  if (!have_device()) return;
-  check_magnitudes(device());
+  if (have_device()) check_magnitudes(device());
 }
 
 TEST_CASE("cpu: -inf and +inf and NaN at every place") { check_special_values(cpu()); }
 TEST_CASE("device: -inf and +inf and NaN at every place") {
-  if (!have_device()) return;
-  check_special_values(device());
+  if (have_device()) check_special_values(device());
 }
 
 TEST_CASE("cpu: the same input gives the same bits") { check_same_bits_again(cpu()); }
 TEST_CASE("device: the same input gives the same bits") {
-  if (!have_device()) return;
-  check_same_bits_again(device());
+  if (have_device()) check_same_bits_again(device());
 }
 
 TEST_CASE("cpu: float64 agrees to float64") {
@@ -613,19 +577,17 @@ TEST_CASE("cpu: far maxima merge without overflow") {
 
 TEST_CASE("cpu: rows of every size") { check_rows(rows_on_cpu); }
 TEST_CASE("device: rows of every size") {
-  if (!have_device()) return;
-  check_rows(rows_on_device);
+  if (have_device()) check_rows(rows_on_device);
 }
 
 TEST_CASE("cpu: a row does not see its neighbours") { check_rows_apart(rows_on_cpu); }
 TEST_CASE("device: a row does not see its neighbours") {
-  if (!have_device()) return;
-  check_rows_apart(rows_on_device);
+  if (have_device()) check_rows_apart(rows_on_device);
 }
 
 TEST_CASE("cpu: rows of a larger matrix pass without a copy") {
-  const Matrix<float> X = random_matrix<float>(6, 50, 14, 0);
-  Matrix<float> P = Matrix<float>::Constant(6, 50, kNaN);
+  const Floats X = random_matrix<float>(6, 50, 14, 0);
+  Floats P = Floats::Constant(6, 50, kNaN);
   online_softmax_rows_cpu<float>(X.block(1, 10, 3, 20), P.block(1, 10, 3, 20));
   CHECK(std::isnan(P(1, 9)));
   CHECK(std::isnan(P(4, 10)));
@@ -637,10 +599,8 @@ TEST_CASE("device: rows longer than shared memory") {
   if (!have_device()) return;
   for (const Index cols : {58367, 70001}) {
     CAPTURE(cols);
-    const Matrix<float> X = random_matrix<float>(3, cols, 15, 0);
-    const Matrix<float> P = rows_on_device(X);
-    for (Index r = 0; r < 3; ++r)
-      check_weights<float>(P.row(r), exact_softmax<float>(X.row(r)).p, 1e-5);
+    const Floats X = random_matrix<float>(3, cols, 15, 0);
+    check_each_row(rows_on_device(X), X);
   }
 }
 
@@ -652,7 +612,7 @@ TEST_CASE("device: each block leaves the state of its part") {
   DeviceArray<float> p(x.size());
   DeviceMatrix<float> states(1 + 5, 2);
   online_softmax_cuda(to_device(x), p, states);
-  const Matrix<float> ml = to_host(states);
+  const Floats ml = to_host(states);
   SoftmaxState<float> all;
   for (Index b = 1; b <= 5; ++b) {
     const SoftmaxState<float> part{ml(b, 0), ml(b, 1)};
@@ -669,7 +629,7 @@ TEST_CASE("device: blocks without elements are empty") {
   DeviceArray<float> p(3);
   DeviceMatrix<float> states(1 + 4, 2);
   online_softmax_cuda(to_device(vector({1, 3, 2})), p, states);
-  const Matrix<float> ml = to_host(states);
+  const Floats ml = to_host(states);
   for (Index b = 2; b <= 4; ++b) {
     CHECK(ml(b, 0) == -kInfinity);
     CHECK(ml(b, 1) == 0.0f);
@@ -693,8 +653,8 @@ TEST_CASE("device: thread and block write row 0 alone") {
     const DeviceArray<float> x = to_device(random_vector(40, 17));
     online_softmax_cuda(x, p, one, width);
     online_softmax_cuda(x, p, more, width);
-    const Matrix<float> ml = to_host(more);
-    CHECK(same_bits(to_host(one), Matrix<float>(ml.topRows(1))));
+    const Floats ml = to_host(more);
+    CHECK(same_bits(to_host(one), Floats(ml.topRows(1))));
     CHECK(std::isnan(ml(1, 0)));
     CHECK(std::isnan(ml(2, 1)));
   }
@@ -703,10 +663,7 @@ TEST_CASE("device: thread and block write row 0 alone") {
 // The lesson's count: x twice and p once, in bytes; a row that stays on chip once.
 TEST_CASE("device: what passes through global memory") {
   if (!have_device()) return;
-  if (!device_traffic()) {
-    CHECK(device_kind() == std::string("cuda"));  // a GPU does not count
-    return;
-  }
+  if (!counted(device_traffic())) return;
   const auto traffic = [](const auto& run) {
     reset_device_traffic();
     run();
@@ -746,11 +703,11 @@ TEST_CASE("device: what passes through global memory") {
 TEST_CASE("cpu: sizes that do not fit are refused") {
   const Vector<float> x = random_vector(5, 21);
   Vector<float> p(4);
-  CHECK(refusal([&] { online_softmax_cpu<float>(x, p); }) ==
+  CHECK(message_of([&] { online_softmax_cpu<float>(x, p); }) ==
         "p must be as long as x, 5, found 4");
-  const Matrix<float> X = random_matrix<float>(2, 3, 21, 0);
-  Matrix<float> P(3, 2);
-  CHECK(refusal([&] { online_softmax_rows_cpu<float>(X, P); }) ==
+  const Floats X = random_matrix<float>(2, 3, 21, 0);
+  Floats P(3, 2);
+  CHECK(message_of([&] { online_softmax_rows_cpu<float>(X, P); }) ==
         "P must be [2, 3], found [3, 2]");
 }
 
@@ -758,18 +715,19 @@ TEST_CASE("device: sizes that do not fit are refused") {
   if (!have_device()) return;
   DeviceArray<float> x(5), p(5), short_p(4);
   DeviceMatrix<float> states(2, 2), one(1, 2), wide(2, 3), none(0, 2);
-  CHECK(refusal([&] { online_softmax_cuda(x, short_p, states); }) ==
+  CHECK(message_of([&] { online_softmax_cuda(x, short_p, states); }) ==
         "p must be as long as x, 5, found 4");
-  CHECK(contains(refusal([&] { online_softmax_cuda(x, x, states); }), "p must not be x"));
-  CHECK(refusal([&] { online_softmax_cuda(x, p, one); }) ==
+  CHECK(contains(message_of([&] { online_softmax_cuda(x, x, states); }), "p must not be x"));
+  CHECK(message_of([&] { online_softmax_cuda(x, p, one); }) ==
         "states must be [2, 2], found [1, 2]");
-  CHECK(refusal([&] { online_softmax_cuda(x, p, wide); }) ==
+  CHECK(message_of([&] { online_softmax_cuda(x, p, wide); }) ==
         "states must be [2, 2], found [2, 3]");
-  CHECK(refusal([&] { online_softmax_cuda(x, p, none, SoftmaxWidth::block); }) ==
+  CHECK(message_of([&] { online_softmax_cuda(x, p, none, SoftmaxWidth::block); }) ==
         "states must be [1, 2], found [0, 2]");
   DeviceMatrix<float> X(2, 3), P(3, 2);
-  CHECK(refusal([&] { online_softmax_rows_cuda(X, P); }) == "P must be [2, 3], found [3, 2]");
-  CHECK(contains(refusal([&] { online_softmax_rows_cuda(X, X); }), "P must not be X"));
+  CHECK(message_of([&] { online_softmax_rows_cuda(X, P); }) ==
+        "P must be [2, 3], found [3, 2]");
+  CHECK(contains(message_of([&] { online_softmax_rows_cuda(X, X); }), "P must not be X"));
 }
 
 TEST_CASE("device: too many elements for a thread are refused") {
@@ -777,11 +735,11 @@ TEST_CASE("device: too many elements for a thread are refused") {
   DeviceArray<float> x(131073), p(131073);
   DeviceMatrix<float> states(2, 2);
   const std::string message =
-      refusal([&] { online_softmax_cuda(x, p, states, SoftmaxWidth::thread); });
+      message_of([&] { online_softmax_cuda(x, p, states, SoftmaxWidth::thread); });
   CHECK(contains(message, "131073"));
   CHECK(contains(message, "131072"));
   DeviceArray<float> just(131072), just_p(131072);
-  CHECK(refusal([&] { online_softmax_cuda(just, just_p, states, SoftmaxWidth::thread); }) ==
+  CHECK(message_of([&] { online_softmax_cuda(just, just_p, states, SoftmaxWidth::thread); }) ==
         "accepted");
 }
 
@@ -799,57 +757,37 @@ TEST_CASE("device: the advised number of blocks") {
 
 namespace {
 
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
+// Refused, and with nothing on standard output.
+void check_usage_error(const Arguments& arguments, std::initializer_list<std::string> parts) {
+  CHECK(check_refused(arguments, parts).out == "");
 }
 
-// Exit code 2, nothing on stdout, and on stderr one line "error: ..." with these parts.
-void check_usage_error(const std::vector<std::string>& arguments,
-                       const std::vector<std::string>& parts) {
-  CAPTURE(arguments.size());
-  const ProgramResult result = run(arguments);
-  CAPTURE(result.err);
-  CHECK(result.exit_code == 2);
-  CHECK(result.out == "");
-  CHECK(result.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
-  for (const std::string& part : parts) CHECK(contains(result.err, part));
+Vector<float> weights_in(const std::string& folder) {
+  return load_vector<float>(folder, "softmax");
 }
 
 template <class T>
 void check_files(const std::string& device) {
   const TemporaryFolder folder;
-  const std::string file = folder.file("x.npy"), out = folder.file("deep/er");
+  const std::string out = folder.file("deep/er");
   const Vector<T> x = random_matrix<T>(777, 1, 22, 0, 3.0);
-  write_npy(file, to_npy(x));
-  const ProgramResult result = run({"--x", file, "--device", device, "--out", out, "--json"});
-  CAPTURE(result.err);
-  REQUIRE(result.exit_code == 0);
+  const ProgramResult result = run_on(device, put_inputs(folder, {{"x", to_npy(x)}}), out);
   CHECK(result.err == "");
-  CHECK(contains(result.out, "\"chapter\":\"01_online_softmax\""));
-  CHECK(contains(result.out, "\"device\":\"" + device + "\""));
-  CHECK(contains(result.out, "\"n\":777"));
-  CHECK(contains(result.out, out + "/softmax.npy"));
-  const NpyArray array = read_npy(out + "/softmax.npy");
-  const Exact exact = exact_softmax(x);
+  check_prints(result,
+               {"\"chapter\":\"01_online_softmax\"", "\"n\":777", out + "/softmax.npy"});
   // the type of the input, but the device computes in float32
   const bool in_double = std::is_same_v<T, double> && device == "cpu";
-  check_weights(to_vector<T>(array, "softmax.npy"), exact.p, in_double ? 1e-12 : 1e-5);
+  check_weights(load_vector<T>(out, "softmax"), exact_softmax(x).p, in_double ? 1e-12 : 1e-5);
 }
 
 }  // namespace
 
 TEST_CASE("cpu: the demonstration tells the worked example") {
-  const ProgramResult result = run({});
-  CHECK(result.exit_code == 0);
+  ProgramResult result = run({});
   CHECK(result.err == "");
-  for (const char* part : {"1.1353", "1.5032", "1.5530", "4.4402", "0.6439", "0.2677", "0.803",
-                           "1.996", "nan", "largest relative difference"}) {
-    CAPTURE(part);
-    std::string out = result.out;
-    std::replace(out.begin(), out.end(), 'L', 'l');
-    CHECK(contains(out, part));
-  }
+  std::replace(result.out.begin(), result.out.end(), 'L', 'l');
+  check_prints(result, {"1.1353", "1.5032", "1.5530", "4.4402", "0.6439", "0.2677", "0.803",
+                        "1.996", "nan", "largest relative difference"});
 }
 
 TEST_CASE("cpu: files in and files out") {
@@ -864,25 +802,20 @@ TEST_CASE("device: files in and files out") {
 
 TEST_CASE("cpu: m and l in prose and as JSON") {
   const TemporaryFolder folder;
-  const std::string file = folder.file("x.npy");
-  write_npy(file, to_npy(vector({1, 1, 1, 1})));
-  const ProgramResult prose = run({"--x", file});
-  CHECK(prose.exit_code == 0);
-  CHECK(contains(prose.out, "m = 1\nl = 4\n"));
-  CHECK(contains(prose.out, "online softmax on cpu"));
-  CHECK(contains(run({"--x", file, "--json"}).out, "\"m\":1.0,\"l\":4.0,\"lse\":2.386294"));
+  const auto run_with = [&](const Vector<float>& x, const Arguments& more = {}) {
+    return run(put_inputs(folder, {{"x", to_npy(x)}}), more);
+  };
+  check_prints(run_with(vector({1, 1, 1, 1})), {"m = 1\nl = 4\n", "online softmax on cpu"});
+  check_prints(run_with(vector({1, 1, 1, 1}), {"--json"}),
+               "\"m\":1.0,\"l\":4.0,\"lse\":2.386294");
+  check_prints(run_with(vector({}), {"--json"}), "\"m\":\"-inf\",\"l\":0.0,\"lse\":\"-inf\"");
+  check_prints(run_with(vector({1, kNaN}), {"--json"}), "\"l\":\"nan\",\"lse\":\"nan\"");
+  check_prints(run_with(vector({1, kNaN})), "nan");
 
-  write_npy(file, to_npy(Vector<float>(0)));
-  CHECK(
-      contains(run({"--x", file, "--json"}).out, "\"m\":\"-inf\",\"l\":0.0,\"lse\":\"-inf\""));
-  write_npy(file, to_npy(vector({1, kNaN})));
-  CHECK(contains(run({"--x", file, "--json"}).out, "\"l\":\"nan\",\"lse\":\"nan\""));
-  CHECK(contains(run({"--x", file}).out, "nan"));
-
-  const std::string random = run({"--n", "9", "--seed", "1", "--json"}).out;
+  const std::string random = run(words("--n 9 --seed 1 --json")).out;
   CHECK(contains(random, "\"n\":9,"));
-  CHECK(random == run({"--n=9", "--seed=1", "--json"}).out);
-  CHECK(random != run({"--n", "9", "--seed", "2", "--json"}).out);
+  CHECK(random == run(words("--n=9 --seed=1 --json")).out);
+  CHECK(random != run(words("--n 9 --seed 2 --json")).out);
   CHECK(contains(run({"--help"}).out, "--width thread|block|grid"));
 }
 
@@ -895,16 +828,15 @@ TEST_CASE("device: every width of the executable agrees and names what ran") {
     const std::string out = folder.file(width);
     const ProgramResult result =
         run({"--n", "3001", "--device", kind, "--width", width, "--out", out});
-    CHECK(result.exit_code == 0);
-    CHECK(contains(result.out, "on " + kind + " (" + device_name() + ", one " + width + ")"));
-    check_weights(to_vector<float>(read_npy(out + "/softmax.npy"), "softmax.npy"),
+    check_prints(result, "on " + kind + " (" + device_name() + ", one " + width + ")");
+    check_weights(weights_in(out),
                   exact_softmax(Vector<float>(random_matrix<float>(3001, 1, 0, 0))).p, 1e-5);
   }
   CHECK(contains(run({"--n", "5", "--device", kind, "--json"}).out, "\"width\":\"grid\""));
 }
 
 TEST_CASE("device: CUDA's own calls give the same weights") {
-  if (device_kind() != std::string("cuda")) {
+  if (simulated()) {
     CHECK_THROWS_WITH_AS(weights_raw({1.0f}, 1, 1),
                          "weights_raw: raw CUDA needs nvcc and a GPU", DeviceError);
     return;
@@ -918,13 +850,13 @@ TEST_CASE("device: CUDA's own calls give the same weights") {
     const std::vector<float> p =
         weights_raw({x.begin(), x.end()}, N == 0 ? 0 : m, N == 0 ? 1 : l);
     REQUIRE(p.size() == static_cast<std::size_t>(N));
-    check_weights(Vector<float>(Eigen::Map<const Vector<float>>(p.data(), N)), exact.p, 1e-5);
+    check_weights(vector(p), exact.p, 1e-5);
   }
 }
 
 TEST_CASE("device: the order of the threads does not matter") {
   if (!have_device()) return;
-  if (device_kind() == std::string("cuda")) {  // a GPU has an order of its own
+  if (!simulated()) {  // a GPU has an order of its own
     CHECK(run({"--n", "9", "--device", "cuda", "--thread-order", "forward"}).exit_code == 2);
     return;
   }
@@ -937,7 +869,7 @@ TEST_CASE("device: the order of the threads does not matter") {
       REQUIRE(run({"--n", "5003", "--device", device_kind(), "--width", width, "--thread-order",
                    order, "--out", out})
                   .exit_code == 0);
-      const auto p = to_vector<float>(read_npy(out + "/softmax.npy"), "softmax.npy");
+      const Vector<float> p = weights_in(out);
       if (first.size() == 0) first = p;
       CHECK(same_bits(p, first));
     }
@@ -957,8 +889,7 @@ TEST_CASE("cpu: bad input is one line and exit code 2") {
   check_usage_error({"--x", folder.file("none.npy")}, {"--x", "none.npy"});
   check_usage_error({"--x", folder.path().string()}, {"--x", folder.path().string()});
 
-  const std::string other = device_kind() == std::string("sim") ? "cuda" : "sim";
-  check_usage_error({"--x", good, "--device", other}, {other});
+  check_usage_error({"--x", good, "--device", other_device()}, {other_device()});
   check_usage_error({"--x", good, "--device", "gpu"}, {"--device", "gpu"});
   check_usage_error({"--x", good, "--width", "block"}, {"--width", "--device"});
   check_usage_error({"--x", good, "--width", "warp", "--device", "cpu"}, {"--width", "warp"});

@@ -8,7 +8,6 @@
 
 #include <array>
 #include <functional>
-#include <set>
 #include <string>
 #include <tuple>
 
@@ -20,12 +19,10 @@
 #include "chapters/02_io_counting/standard_attention.hpp"
 #include "chapters/02_io_counting/standard_attention_cuda.hpp"
 #include "common/device/eigen.hpp"
-#include "common/reference/attention.hpp"
-#include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/head.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -33,24 +30,9 @@ using namespace flash_steps::test;
 namespace {
 
 using Scale = std::optional<double>;
-using Floats = Matrix<float>;
-
-struct Head {
-  Floats Q, K, V;
-};
-Head random_head(Index Nq, Index Nk, Index d, std::uint64_t seed = 0) {
-  return {random_matrix<float>(Nq, d, seed, 0), random_matrix<float>(Nk, d, seed, 1),
-          random_matrix<float>(Nk, d, seed, 2)};
-}
 
 Matrix<double> exact(const Floats& Q, const Floats& K, const Floats& V, Scale scale = {}) {
-  return reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>(),
-                             {.scale = scale})
-      .O;
-}
-
-Floats column(const std::vector<float>& values) {
-  return Eigen::Map<const Floats>(values.data(), static_cast<Index>(values.size()), 1);
+  return reference(Q, K, V, {.scale = scale}).O;
 }
 
 // ---- one algorithm on one device: what it moved, and what came out. Outputs start as NaN, and
@@ -66,12 +48,11 @@ using Algorithm = std::function<Outcome(const Head&, Tiling)>;
 Vector<float> constant(Index size, float value) { return Vector<float>::Constant(size, value); }
 
 Outcome standard_on_cpu(const Head& h, Tiling tile, Scale scale = {}) {
-  const Head before = h;
   Outcome r{{}, Floats::Constant(h.Q.rows(), h.Q.cols(), NAN), {}, {}, {}};
-  r.counts = standard_attention_cpu<float>(h.Q, h.K, h.V, r.O, tile, scale);
-  CHECK(same_bits(h.Q, before.Q));
-  CHECK(same_bits(h.K, before.K));
-  CHECK(same_bits(h.V, before.V));
+  const auto call = [&] {
+    r.counts = standard_attention_cpu<float>(h.Q, h.K, h.V, r.O, tile, scale);
+  };
+  check_unchanged(call, h.Q, h.K, h.V);
   return r;
 }
 
@@ -103,9 +84,7 @@ Outcome standard_on_device(const Head& h, Tiling tile, Scale scale = {}) {
   r.counts =
       count_on_device([&](bool) { standard_attention_cuda(on.Q, on.K, on.V, O, tile, scale); });
   r.O = to_host(O);
-  CHECK(same_bits(to_host(on.Q), h.Q));
-  CHECK(same_bits(to_host(on.K), h.K));
-  CHECK(same_bits(to_host(on.V), h.V));
+  check_holds(on.Q, h.Q, on.K, h.K, on.V, h.V);
   return r;
 }
 
@@ -138,18 +117,13 @@ Outcome kv_outer_on_device(const Head& h, Tiling tile) {
 }
 
 // ---- counts
-// ------------------------------------------------------------------------------------
 
-// A GPU does not count.
-void check_counts(const std::optional<Counts>& counted, const Counts& expected) {
-  if (!counted) {
-    CHECK(std::string(device_kind()) == "cuda");
-    return;
-  }
-  CHECK(counted->reads == expected.reads);
-  CHECK(counted->writes == expected.writes);
-  CHECK(counted->statistics_reads == expected.statistics_reads);
-  CHECK(counted->statistics_writes == expected.statistics_writes);
+void check_counts(const std::optional<Counts>& actual, const Counts& expected) {
+  if (!counted(actual)) return;
+  CHECK(actual->reads == expected.reads);
+  CHECK(actual->writes == expected.writes);
+  CHECK(actual->statistics_reads == expected.statistics_reads);
+  CHECK(actual->statistics_writes == expected.statistics_writes);
 }
 
 struct Algorithms {
@@ -160,6 +134,14 @@ const Algorithms kOnCpu{[](const Head& h, Tiling tile) { return standard_on_cpu(
 const Algorithms kOnDevice{
     [](const Head& h, Tiling tile) { return standard_on_device(h, tile); }, q_outer_on_device,
     kv_outer_on_device};
+
+// What all three move is what the formulas say.
+void check_predicted(const Algorithms& run, Index Nq, Index Nk, Index d, Tiling tile) {
+  const Head h = random_head(Nq, Nk, d);
+  check_counts(run.standard(h, tile).counts, predict_standard(Nq, Nk, d, tile));
+  check_counts(run.q_outer(h, tile).counts, predict_q_outer(Nq, Nk, d, tile));
+  check_counts(run.kv_outer(h, tile).counts, predict_kv_outer(Nq, Nk, d, tile));
+}
 
 // N = 8, d = 2, Br = 4, Bc = 2: Tr = 2, Tc = 4. Also K21-127, flash-attention 1705: a reader
 // derives the read count of kv_outer and asks whether it is right.
@@ -189,33 +171,23 @@ void by_hand(const Algorithms& run) {
 void every_size(const Algorithms& run) {
   int sizes = 0;
   for (const Index d : {1, 3}) {
-    for (const Index Nq : {0, 1, 3, 4, 5, 9}) {
-      for (const Index Nk : {0, 1, 7, 8, 9}) {
-        for (const auto& [Br, Bc] : {std::pair<Index, Index>{1, 1},
-                                     {1, 8},
-                                     {2, 3},
-                                     {3, 2},
-                                     {4, 8},
-                                     {4, 4},
-                                     {5, 7},
-                                     {8, 1},
-                                     {9, 9},
-                                     {64, 32}}) {
-          CAPTURE(Nq);
-          CAPTURE(Nk);
-          CAPTURE(d);
-          const Index rows = Br, cols = Bc;  // clang 14 captures no structured binding
-          CAPTURE(rows);
-          CAPTURE(cols);
-          const Head h = random_head(Nq, Nk, d);
-          const Tiling tile{.Br = Br, .Bc = Bc};
-          check_counts(run.standard(h, tile).counts, predict_standard(Nq, Nk, d, tile));
-          check_counts(run.q_outer(h, tile).counts, predict_q_outer(Nq, Nk, d, tile));
-          check_counts(run.kv_outer(h, tile).counts, predict_kv_outer(Nq, Nk, d, tile));
-          ++sizes;
-        }
+    CAPTURE(d);
+    each_size({0, 1, 3, 4, 5, 9}, {0, 1, 7, 8, 9}, [&](Index Nq, Index Nk) {
+      for (const Tiling tile : {Tiling{1, 1},
+                                {1, 8},
+                                {2, 3},
+                                {3, 2},
+                                {4, 8},
+                                {4, 4},
+                                {5, 7},
+                                {8, 1},
+                                {9, 9},
+                                {64, 32}}) {
+        CAPTURE(tile);
+        check_predicted(run, Nq, Nk, d, tile);
+        ++sizes;
       }
-    }
+    });
   }
   CHECK(sizes >= 500);
 }
@@ -224,16 +196,12 @@ void larger_sizes(const Algorithms& run) {
   for (const auto& [Nq, Nk, d] :
        {std::array<Index, 3>{65, 130, 40}, {130, 65, 33}, {1, 200, 64}, {64, 64, 256}}) {
     for (const Tiling tile : {Tiling{.Br = 32, .Bc = 32}, {.Br = 16, .Bc = 48}}) {
-      const Head h = random_head(Nq, Nk, d);
-      check_counts(run.standard(h, tile).counts, predict_standard(Nq, Nk, d, tile));
-      check_counts(run.q_outer(h, tile).counts, predict_q_outer(Nq, Nk, d, tile));
-      check_counts(run.kv_outer(h, tile).counts, predict_kv_outer(Nq, Nk, d, tile));
+      check_predicted(run, Nq, Nk, d, tile);
     }
   }
 }
 
 // ---- results
-// -----------------------------------------------------------------------------------
 
 // Small integers, whose sums float32 holds exactly.
 Head integer_head(Index Nq, Index Nk, Index d) {
@@ -251,14 +219,12 @@ void walks_use_what_they_load(const Algorithms& run) {
                                   {1, 1, 1},
                                   {4, 0, 3},
                                   {0, 5, 2}}) {
-    for (const auto& [Br, Bc] :
-         {std::pair<Index, Index>{4, 2}, {2, 3}, {64, 64}, {1, 7}, {16, 5}}) {
+    for (const Tiling tile : {Tiling{4, 2}, {2, 3}, {64, 64}, {1, 7}, {16, 5}}) {
       const Head h = integer_head(Nq, Nk, d);
       const auto keys = static_cast<float>(Nk);
       Floats expected = keys * h.Q;
       for (Index j = 0; j < Nk; ++j) expected.rowwise() += h.K.row(j) + h.V.row(j);
-      const Outcome q_outer = run.q_outer(h, {.Br = Br, .Bc = Bc}),
-                    kv_outer = run.kv_outer(h, {.Br = Br, .Bc = Bc});
+      const Outcome q_outer = run.q_outer(h, tile), kv_outer = run.kv_outer(h, tile);
       check_close(q_outer.O, expected, {0, 0});
       check_close(kv_outer.O, expected, {0, 0});
       check_close(q_outer.LSE, constant(Nq, std::log(keys)), {0, 1e-6});
@@ -282,15 +248,11 @@ Floats attend_on_device(const Floats& Q, const Floats& K, const Floats& V, Tilin
 
 void standard_is_attention(const Attention& attend) {
   for (const Index d : {1, 3, 20}) {
-    for (const Index Nq : {0, 1, 3, 4, 5, 9}) {
-      for (const Index Nk : {0, 1, 7, 8, 9, 17}) {
-        CAPTURE(d);
-        CAPTURE(Nq);
-        CAPTURE(Nk);
-        const auto [Q, K, V] = random_head(Nq, Nk, d);
-        check_close(attend(Q, K, V, {.Br = 4, .Bc = 8}, {}), exact(Q, K, V), kFloat32);
-      }
-    }
+    CAPTURE(d);
+    each_size({0, 1, 3, 4, 5, 9}, {0, 1, 7, 8, 9, 17}, [&](Index Nq, Index Nk) {
+      const auto [Q, K, V] = random_head(Nq, Nk, d);
+      check_close(attend(Q, K, V, {.Br = 4, .Bc = 8}, {}), exact(Q, K, V), kFloat32);
+    });
   }
   for (const Index d : {31, 64, 100, 256}) {
     CAPTURE(d);
@@ -328,7 +290,6 @@ void goldens_agree(const Attention& attend) {
 void edges(const Attention& attend) {
   const Tiling tile{.Br = 2, .Bc = 2};
   const float inf = kInf<float>;
-  const double nan = std::nan("");
   // no key, or only keys of score -inf: 0, whatever V holds
   check_close(attend(column({1, 2}), Floats(0, 1), Floats(0, 1), tile, 1.0),
               Matrix<double>::Zero(2, 1), {0, 0});
@@ -343,55 +304,41 @@ void edges(const Attention& attend) {
   }
   // NaN in a query: its row
   check_close(attend(column({1, NAN, 1}), column({1, 1}), column({3, 5}), tile, 1.0),
-              Matrix<double>{{4}, {nan}, {4}}, kFloat32, true);
+              doubles({4, NAN, 4}), kFloat32, true);
   // NaN in a key: every row; a score of +inf: its row
   for (Index j = 0; j < 5; ++j) {
     CAPTURE(j);
     Floats K = column({1, 2, 3, 4, 5});
     K(j, 0) = NAN;
     check_close(attend(column({1, 0}), K, column({1, 2, 3, 4, 5}), tile, 1.0),
-                Matrix<double>{{nan}, {nan}}, kFloat32, true);
+                doubles({NAN, NAN}), kFloat32, true);
     K = column({-inf, -inf, -inf, -inf, -inf});
     K(j, 0) = NAN;
-    check_close(attend(column({1}), K, column({1, 2, 3, 4, 5}), tile, 1.0),
-                Matrix<double>{{nan}}, kFloat32, true);
+    check_close(attend(column({1}), K, column({1, 2, 3, 4, 5}), tile, 1.0), doubles({NAN}),
+                kFloat32, true);
     K = column({0, 0, 0, 0, 0});
     K(j, 0) = 3e38f;
     check_close(attend(column({10, 0}), K, column({3, 3, 3, 3, 3}), tile, 1.0),
-                Matrix<double>{{nan}, {3}}, kFloat32, true);
+                doubles({NAN, 3}), kFloat32, true);
   }
   // NaN in one channel of a value: that channel, even where the weight underflows to 0
   Floats V = Floats::Ones(3, 2);
   V(1, 1) = NAN;
   check_close(attend(Floats::Ones(2, 2), Floats::Ones(3, 2), V, tile, 1.0),
-              Matrix<double>{{1, nan}, {1, nan}}, kFloat32, true);
+              Matrix<double>{{1, NAN}, {1, NAN}}, kFloat32, true);
   check_close(attend(column({1}), column({0, -300}), column({1, NAN}), tile, 1.0),
-              Matrix<double>{{nan}}, kFloat32, true);
-}
-
-template <class Call>
-std::string message_of(const Call& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& e) {
-    return e.what();
-  }
-  return "accepted";
+              doubles({NAN}), kFloat32, true);
 }
 
 void bad_arguments(const Algorithms& run) {
-  const auto [Q, K, V] = random_head(3, 4, 5);
   for (const Algorithm& algorithm : {run.standard, run.q_outer, run.kv_outer}) {
-    const auto message = [&](const Head& h, Tiling tile) {
-      return message_of([&] { algorithm(h, tile); });
+    const auto message = [&](const Floats& Q, const Floats& K, const Floats& V, Tiling tile) {
+      return message_of([&] { algorithm({Q, K, V}, tile); });
     };
-    CHECK(message({Q, Floats::Zero(4, 6), V}, {}) == "K must be [4, 5], found [4, 6]");
-    CHECK(message({Q, K, Floats::Zero(3, 5)}, {}) == "V must be [4, 5], found [3, 5]");
-    CHECK(message({Q, K, V}, {.Br = 0, .Bc = 4}) == "Br must be at least 1, found 0");
-    CHECK(message({Q, K, V}, {.Br = 4, .Bc = -1}) == "Bc must be at least 1, found -1");
-    CHECK(message({Floats(2, 0), Floats(3, 0), Floats(3, 0)}, {}) ==
-          "the head dimension d must be from 1 to 256, found 0");
-    CHECK(message({Floats::Zero(2, 257), Floats::Zero(3, 257), Floats::Zero(3, 257)}, {}) ==
+    check_refused_shapes(message);
+    const auto [Q, K, V] = random_head(3, 4, 5);
+    CHECK(message(Q, K, V, {.Br = 4, .Bc = -1}) == "Bc must be at least 1, found -1");
+    CHECK(message(Floats::Zero(2, 257), Floats::Zero(3, 257), Floats::Zero(3, 257), {}) ==
           "the head dimension d must be from 1 to 256, found 257");
   }
 }
@@ -400,61 +347,51 @@ void bad_arguments(const Algorithms& run) {
 
 TEST_CASE("cpu: the counts by hand K21") { by_hand(kOnCpu); }
 TEST_CASE("device: the counts by hand K21") {
-  if (!have_device()) return;
-  by_hand(kOnDevice);
+  if (have_device()) by_hand(kOnDevice);
 }
 
 TEST_CASE("cpu: counted is predicted at every size") { every_size(kOnCpu); }
 TEST_CASE("device: counted is predicted at every size") {
-  if (!have_device()) return;
-  every_size(kOnDevice);
+  if (have_device()) every_size(kOnDevice);
 }
 
 TEST_CASE("cpu: counted is predicted at larger sizes") { larger_sizes(kOnCpu); }
 TEST_CASE("device: counted is predicted at larger sizes") {
-  if (!have_device()) return;
-  larger_sizes(kOnDevice);
+  if (have_device()) larger_sizes(kOnDevice);
 }
 
 TEST_CASE("cpu: walks use what they load") { walks_use_what_they_load(kOnCpu); }
 TEST_CASE("device: walks use what they load") {
-  if (!have_device()) return;
-  walks_use_what_they_load(kOnDevice);
+  if (have_device()) walks_use_what_they_load(kOnDevice);
 }
 
 TEST_CASE("cpu: standard attention is attention") { standard_is_attention(attend_on_cpu); }
 TEST_CASE("device: standard attention is attention") {
-  if (!have_device()) return;
-  standard_is_attention(attend_on_device);
+  if (have_device()) standard_is_attention(attend_on_device);
 }
 
 TEST_CASE("cpu: standard attention meets PyTorch on synthetic and real data") {
   goldens_agree(attend_on_cpu);
 }
 TEST_CASE("device: standard attention meets PyTorch on synthetic and real data") {
-  if (!have_device()) return;
-  goldens_agree(attend_on_device);
+  if (have_device()) goldens_agree(attend_on_device);
 }
 
 TEST_CASE("cpu: no key and NaN and infinity") { edges(attend_on_cpu); }
 TEST_CASE("device: no key and NaN and infinity") {
-  if (!have_device()) return;
-  edges(attend_on_device);
+  if (have_device()) edges(attend_on_device);
 }
 
 TEST_CASE("cpu: bad arguments are refused") { bad_arguments(kOnCpu); }
 TEST_CASE("device: bad arguments are refused") {
-  if (!have_device()) return;
-  bad_arguments(kOnDevice);
+  if (have_device()) bad_arguments(kOnDevice);
 }
 
 // ---- the CPU's own
-// -----------------------------------------------------------------------------
 
 TEST_CASE("cpu: standard attention in float64") {
   const Index Nq = 9, Nk = 23, d = 7;
-  const auto Q = random_matrix<double>(Nq, d, 0, 0), K = random_matrix<double>(Nk, d, 0, 1),
-             V = random_matrix<double>(Nk, d, 0, 2);
+  const auto [Q, K, V] = random_head<double>(Nq, Nk, d);
   Matrix<double> O = Matrix<double>::Constant(Nq, d, NAN);
   const Tiling tile{.Br = 4, .Bc = 8};
   CHECK(standard_attention_cpu<double>(Q, K, V, O, tile) == predict_standard(Nq, Nk, d, tile));
@@ -507,18 +444,15 @@ TEST_CASE("cpu: tiles larger than any matrix are one tile") {
 }
 
 // ---- the device's own
-// --------------------------------------------------------------------------
 
 TEST_CASE("device: what does not fit on chip is refused with both numbers") {
   if (!have_device()) return;
-  const std::string limit = std::to_string(device_limits().shared_bytes_per_block);
-  const std::string ending = " bytes of shared memory, but a block of this device has " + limit;
   const Head h = random_head(2, 2, 256);
   const Tiling tile{.Br = 300, .Bc = 300}, huge{.Br = INT64_MAX, .Bc = INT64_MAX};
-  const std::string tiles = "tiles of Br = 300, Bc = 300 with d = 256 need ";
-  CHECK(message_of([&] { standard_on_device(h, tile); }) == tiles + "614400" + ending);
-  CHECK(message_of([&] { q_outer_on_device(h, tile); }) == tiles + "1228800" + ending);
-  CHECK(message_of([&] { kv_outer_on_device(h, tile); }) == tiles + "1228800" + ending);
+  const std::string tiles = "tiles of Br = 300, Bc = 300 with d = 256";
+  CHECK(message_of([&] { standard_on_device(h, tile); }) == does_not_fit(tiles, 614400));
+  CHECK(message_of([&] { q_outer_on_device(h, tile); }) == does_not_fit(tiles, 1228800));
+  CHECK(message_of([&] { kv_outer_on_device(h, tile); }) == does_not_fit(tiles, 1228800));
   for (const auto& algorithm : {kOnDevice.standard, kOnDevice.q_outer, kOnDevice.kv_outer}) {
     CHECK_THROWS_AS(algorithm(h, huge), std::invalid_argument);
   }
@@ -558,22 +492,16 @@ TEST_CASE("device: counts and results do not depend on the order of threads") {
   const Tiling tile{.Br = 4, .Bc = 8};
   const Outcome standard = standard_on_device(h, tile), q_outer = q_outer_on_device(h, tile),
                 kv_outer = kv_outer_on_device(h, tile);
-  for (const auto& [order, seed] :
-       {std::pair<ThreadOrder, std::uint64_t>{ThreadOrder::reverse, 0},
-        {ThreadOrder::random, 1},
-        {ThreadOrder::random, 2}}) {
-    set_thread_order(order, seed);
+  in_other_thread_orders([&] {
     const Outcome again = standard_on_device(h, tile);
     CHECK(again.counts == standard.counts);
     CHECK(same_bits(again.O, standard.O));
     CHECK(same_bits(q_outer_on_device(h, tile).O, q_outer.O));
     CHECK(same_bits(kv_outer_on_device(h, tile).O, kv_outer.O));
-  }
-  set_thread_order(ThreadOrder::forward);
+  });
 }
 
 // ---- formulas
-// ----------------------------------------------------------------------------------
 
 TEST_CASE("cpu: predicted totals at N = 1024 K21") {
   const Index N = 1024, d = 64;
@@ -654,7 +582,6 @@ TEST_CASE("cpu: tiles by the paper's rule") {
 }
 
 // ---- errata: the wrong versions really give what the lesson says
-// -------------------------------
 
 namespace {
 
@@ -788,31 +715,8 @@ TEST_CASE("cpu: errata E23 two reads of the scores need a row on chip") {
 }
 
 // ---- the executable
-// --------------------------------------------------------------------------------
 
 namespace {
-
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-void check_prints(const ProgramResult& r, const std::string& part) {
-  CAPTURE(r.out);
-  CAPTURE(r.err);
-  CAPTURE(part);
-  CHECK(r.exit_code == 0);
-  CHECK(r.out.find(part) != std::string::npos);
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(r.err.find(part) != std::string::npos);
-}
 
 // The JSON of one algorithm; counted is false on a GPU.
 std::string algorithm_json(const std::string& name, const Counts& c, bool counted) {
@@ -829,153 +733,109 @@ std::string algorithm_json(const std::string& name, const Counts& c, bool counte
 void json_of_all_three(const std::string& device) {
   const bool counted = device != "cuda";
   const Tiling tile{.Br = 4, .Bc = 2};
-  const ProgramResult r = run({"--n", "9", "--nk", "7", "--d", "3", "--br", "4", "--bc", "2",
-                               "--dtype", "bf16", "--device", device, "--json"});
-  check_prints(r, "\"nq\":9,\"nk\":7,\"d\":3,\"dtype\":\"bf16\"");
-  check_prints(r, "\"device\":\"" + device + "\"");
-  check_prints(r,
-               "\"algorithms\":{" +
-                   algorithm_json("standard", predict_standard(9, 7, 3, tile), counted) + "," +
-                   algorithm_json("q_outer", predict_q_outer(9, 7, 3, tile), counted) + "," +
-                   algorithm_json("kv_outer", predict_kv_outer(9, 7, 3, tile), counted) + "}");
-  check_prints(r, "\"kv_outer\":{\"br\":4,\"bc\":2}");
   const Traffic bytes = bytes_moved(predict_kv_outer(9, 7, 3, tile), 2);
-  check_prints(r, "\"kv_outer\":{\"read\":" + std::to_string(bytes.read_bytes) +
-                      ",\"written\":" + std::to_string(bytes.written_bytes) + "}");
+  const ProgramResult r =
+      run(words("--n 9 --nk 7 --d 3 --br 4 --bc 2 --dtype bf16 --json"), {"--device", device});
+  check_prints(r,
+               {"\"nq\":9,\"nk\":7,\"d\":3,\"dtype\":\"bf16\"", "\"device\":\"" + device + "\"",
+                "\"algorithms\":{" +
+                    algorithm_json("standard", predict_standard(9, 7, 3, tile), counted) + "," +
+                    algorithm_json("q_outer", predict_q_outer(9, 7, 3, tile), counted) + "," +
+                    algorithm_json("kv_outer", predict_kv_outer(9, 7, 3, tile), counted) + "}",
+                "\"kv_outer\":{\"br\":4,\"bc\":2}",
+                "\"kv_outer\":{\"read\":" + std::to_string(bytes.read_bytes) +
+                    ",\"written\":" + std::to_string(bytes.written_bytes) + "}"});
 
-  const ProgramResult one = run({"--n", "8", "--d", "2", "--br", "4", "--bc", "2", "--order",
-                                 "kv_outer", "--device", device, "--json"});
-  check_prints(one, "\"algorithms\":{" +
-                        algorithm_json("kv_outer", predict_kv_outer(8, 8, 2, tile), counted) +
-                        "}");
+  check_prints(
+      run(words("--n 8 --d 2 --br 4 --bc 2 --order kv_outer --json"), {"--device", device}),
+      "\"algorithms\":{" +
+          algorithm_json("kv_outer", predict_kv_outer(8, 8, 2, tile), counted) + "}");
 }
 
 void real_data(const std::string& device) {
   const std::vector<Golden> heads = goldens("real");
   const Golden& g = heads.front();
   const TemporaryFolder folder;
-  const auto file = [&](const char* name) { return (g.folder / name).string(); };
-  const ProgramResult r = run({"--q", file("q.npy"), "--k", file("k.npy"), "--v", file("v.npy"),
-                               "--device", device, "--out", folder.file("out/deep"), "--json"});
-  check_prints(r, "\"nq\":" + std::to_string(g.Q.rows()));
-  check_prints(r, "\"device\":\"" + device + "\"");
-  const Floats O = to_matrix<float>(read_npy(folder.file("out/deep/o.npy")), "o.npy");
-  check_close(O, g.O, kFloat32);
+  const std::string out = folder.file("out/deep");
+  check_prints(run_on(device, input_files(g.folder, {"q", "k", "v"}), out),
+               "\"nq\":" + std::to_string(g.Q.rows()));
+  check_close(load_matrix<float>(out, "o"), g.O, kFloat32);
 }
 
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration shows the counts by hand") {
-  const ProgramResult r = run({});
-  check_prints(r, "standard   formula                  208       144           0           0");
-  check_prints(r,
-               "             CPU                       80        16           0           8");
-  check_prints(r, "kv_outer   formula                  160        64          64          64");
+  check_prints(run({}),
+               {"standard   formula                  208       144           0           0",
+                "             CPU                       80        16           0           8",
+                "kv_outer   formula                  160        64          64          64"});
 }
 
 TEST_CASE("cpu: executable counts as JSON") { json_of_all_three("cpu"); }
 TEST_CASE("device: executable counts as JSON") {
-  if (!have_device()) return;
-  json_of_all_three(device_kind());
+  if (have_device()) json_of_all_three(device_kind());
 }
 
 TEST_CASE("cpu: executable on a real sentence meets PyTorch") { real_data("cpu"); }
 TEST_CASE("device: executable on a real sentence meets PyTorch") {
-  if (!have_device()) return;
-  real_data(device_kind());
+  if (have_device()) real_data(device_kind());
 }
 
 TEST_CASE("cpu: executable takes f8 input in float64 and keeps its type") {
   const TemporaryFolder folder;
-  const auto Q = random_matrix<double>(5, 3, 0, 0), K = random_matrix<double>(7, 3, 0, 1),
-             V = random_matrix<double>(7, 3, 0, 2);
-  write_npy(folder.file("q.npy"), to_npy(Q));
-  write_npy(folder.file("k.npy"), to_npy(K));
-  write_npy(folder.file("v.npy"), to_npy(V));
-  std::vector<std::string> arguments{"--q",     folder.file("q.npy"),
-                                     "--k",     folder.file("k.npy"),
-                                     "--v",     folder.file("v.npy"),
-                                     "--br",    "2",
-                                     "--scale", "0.25",
-                                     "--out",   folder.file("out")};
+  const auto [Q, K, V] = random_head<double>(5, 7, 3);
+  const Matrix<double> expected = reference_attention(Q, K, V, {.scale = 0.25}).O;
+  const std::string out = folder.file("out");
+  const Arguments arguments =
+      joined(put_inputs(folder, {{"q", to_npy(Q)}, {"k", to_npy(K)}, {"v", to_npy(V)}}),
+             {"--br", "2", "--scale", "0.25", "--out", out});
   check_prints(run(arguments), "wrote");
-  check_close(to_matrix<double>(read_npy(folder.file("out/o.npy")), "o"),
-              reference_attention(Q, K, V, {.scale = 0.25}).O, kFloat64);
+  check_close(load_matrix<double>(out, "o"), expected, kFloat64);
   if (!device_available()) return;
-  arguments.insert(arguments.end(), {"--device", device_kind()});  // rounded to float32
-  check_prints(run(arguments), "wrote");
-  check_close(to_matrix<double>(read_npy(folder.file("out/o.npy")), "o"),
-              reference_attention(Q, K, V, {.scale = 0.25}).O, kFloat32);
+  check_prints(run(arguments, {"--device", device_kind()}), "wrote");  // rounded to float32
+  check_close(load_matrix<double>(out, "o"), expected, kFloat32);
 }
 
 TEST_CASE("cpu: executable takes empty inputs") {
   const TemporaryFolder folder;
-  for (const auto& [Nq, Nk] : {std::pair<Index, Index>{0, 3}, {3, 0}, {0, 0}}) {
-    write_npy(folder.file("q.npy"), to_npy(Floats(Floats::Ones(Nq, 4))));
-    write_npy(folder.file("k.npy"), to_npy(Floats(Floats::Ones(Nk, 4))));
-    for (const std::string device : {"cpu", device_kind()}) {
-      if (device == "cuda" && !device_available()) continue;
-      const ProgramResult r =
-          run({"--q", folder.file("q.npy"), "--k", folder.file("k.npy"), "--v",
-               folder.file("k.npy"), "--device", device, "--out", folder.file("out")});
-      CHECK(r.err == "");
-      REQUIRE(r.exit_code == 0);
-      check_close(to_matrix<float>(read_npy(folder.file("out/o.npy")), "o"),
-                  Matrix<double>::Zero(Nq, 4), {0, 0});
-    }
-  }
+  const auto check = [&](Index Nq, Index, const Arguments& inputs, const std::string& device) {
+    CHECK(run_on(device, inputs, folder.file("out")).err == "");
+    check_close(load_matrix<float>(folder.file("out"), "o"), Floats::Zero(Nq, 4), {0, 0});
+  };
+  each_empty_head(folder, check);
 }
 
 TEST_CASE("cpu: executable chooses tiles for an SRAM") {
   // 102400 bytes are 25600 floats: M / 4d = 100; as bf16 51200 elements: 200
   check_prints(
-      run({"--n", "4", "--sram", "102400", "--json"}),
+      run(words("--n 4 --sram 102400 --json")),
       "\"tiles\":{\"standard\":{\"br\":100,\"bc\":64},\"q_outer\":{\"br\":100,\"bc\":64},"
       "\"kv_outer\":{\"br\":64,\"bc\":100}}");
-  check_prints(
-      run({"--n", "4", "--sram", "102400", "--dtype", "bf16", "--order", "kv_outer", "--json"}),
-      "\"tiles\":{\"kv_outer\":{\"br\":64,\"bc\":200}}");
+  check_prints(run(words("--n 4 --sram 102400 --dtype bf16 --order kv_outer --json")),
+               "\"tiles\":{\"kv_outer\":{\"br\":64,\"bc\":200}}");
   // Br = Bc = the largest power of two up to 64 that fits
-  check_prints(run({"--n", "4", "--d", "256", "--order", "q_outer", "--json"}),
+  check_prints(run(words("--n 4 --d 256 --order q_outer --json")),
                "\"tiles\":{\"q_outer\":{\"br\":32,\"bc\":32}}");
 }
 
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
-  const TemporaryFolder folder;
-  const auto put = [&](const char* name, const NpyArray& array) {
-    write_npy(folder.file(name), array);
-    return folder.file(name);
-  };
-  const std::string q = put("q.npy", to_npy(Floats(Floats::Ones(2, 4)))),
-                    k = put("k.npy", to_npy(Floats(Floats::Ones(3, 4)))),
-                    k_narrow = put("k_narrow.npy", to_npy(Floats(Floats::Ones(3, 5)))),
-                    k_double =
-                        put("k_double.npy", to_npy(Matrix<double>(Matrix<double>::Ones(3, 4))));
-  check_refused({"--q", q}, "--k");
-  check_refused({"--q", q, "--k", k, "--v", folder.file("none.npy")}, "none.npy");
-  check_refused({"--q", q, "--k", k_narrow, "--v", k}, "k_narrow.npy: dimension 1 (d) is 5");
-  check_refused({"--q", q, "--k", k_double, "--v", k}, "k_double.npy is f8");
-  check_refused({"--q", q, "--k", k, "--v", k, "--n", "4"}, "--n");
-  check_refused({"--n", "-1"}, "--n");
-  check_refused({"--d", "257"}, "--d");
-  check_refused({"--br", "0"}, "--br");
-  check_refused({"--order", "v2"}, "--order");
-  check_refused({"--dtype", "f64"}, "--dtype");
-  check_refused({"--sram", "0"}, "--sram");
-  check_refused({"--sram", "3"}, "--sram: 3 bytes hold no element of type f32");
-  check_refused({"--sram", "4096", "--br", "4"}, "--sram and --br cannot be combined");
-  check_refused({"--order", "q_outer", "--out", folder.file("out")}, "--out");
-  check_refused({"--scale", "1e300", "--n", "4"}, "scale");
-  check_refused({"--causal"}, "--causal");
-  check_refused({"--device", "gpu"}, "--device");
+  check_refused_heads();
+  check_refused(words("--n -1"), "--n");
+  check_refused(words("--order v2"), "--order");
+  check_refused(words("--dtype f64"), "--dtype");
+  check_refused(words("--sram 0"), "--sram");
+  check_refused(words("--sram 3"), "--sram: 3 bytes hold no element of type f32");
+  check_refused(words("--sram 4096 --br 4"), "--sram and --br cannot be combined");
+  check_refused({"--order", "q_outer", "--out", TemporaryFolder().file("out")}, "--out");
+  check_refused(words("--scale 1e300 --n 4"), "scale");
+  check_refused(words("--causal"), "--causal");
+  check_refused(words("--device gpu"), "--device");
   // more than a run counts in reasonable time: refused before anything is allocated
-  check_refused({"--n", "1000000"}, "on --device cpu the limit is 2000000000");
-  check_refused({"--n", "2147483647", "--br", "1"}, "could pass 2^60");
-  const std::string other = std::string(device_kind()) == "sim" ? "cuda" : "sim";
-  check_refused({"--device", other, "--n", "4"}, other);
-  if (std::string(device_kind()) == "sim") {
-    check_refused({"--device", "sim", "--n", "4", "--br", "4096", "--bc", "64"}, "232448");
-    check_refused({"--device", "sim", "--n", "1", "--nk", "60000", "--d", "1"},
+  check_refused(words("--n 1000000"), "on --device cpu the limit is 2000000000");
+  check_refused(words("--n 2147483647 --br 1"), "could pass 2^60");
+  if (simulated()) {
+    check_refused(words("--device sim --n 4 --br 4096 --bc 64"), "232448");
+    check_refused(words("--device sim --n 1 --nk 60000 --d 1"),
                   "the 60000 scores of a row need");
   }
 }

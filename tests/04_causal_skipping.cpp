@@ -10,13 +10,11 @@
 #include "chapters/04_causal_skipping/causal_forward.hpp"
 #include "chapters/04_causal_skipping/causal_forward_cuda.hpp"
 #include "common/device/eigen.hpp"
-#include "common/reference/attention.hpp"
 #include "common/tensor/ceil_div.hpp"
-#include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/head.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -29,18 +27,16 @@ struct Options {
   std::optional<double> scale = {};
   Visit visit = Visit::skip_hidden;
 };
-using Floats = Matrix<float>;
 using Forward =
     std::function<Floats(const Floats& Q, const Floats& K, const Floats& V, const Options&)>;
 
 // Outputs start as NaN, and inputs must come back unchanged.
 Floats on_cpu(const Floats& Q, const Floats& K, const Floats& V, const Options& o) {
-  const Floats Q_before = Q, K_before = K, V_before = V;
   Floats O = Floats::Constant(Q.rows(), Q.cols(), NAN);
-  causal_forward_cpu<float>(Q, K, V, O, o.tile, o.causal, o.scale, o.visit);
-  CHECK(same_bits(Q, Q_before));
-  CHECK(same_bits(K, K_before));
-  CHECK(same_bits(V, V_before));
+  const auto call = [&] {
+    causal_forward_cpu<float>(Q, K, V, O, o.tile, o.causal, o.scale, o.visit);
+  };
+  check_unchanged(call, Q, K, V);
   return O;
 }
 
@@ -48,33 +44,13 @@ Floats on_device(const Floats& Q, const Floats& K, const Floats& V, const Option
   const auto device_Q = to_device(Q), device_K = to_device(K), device_V = to_device(V);
   DeviceMatrix<float> O(Q.rows(), Q.cols());  // a new array is NaN
   causal_forward_cuda(device_Q, device_K, device_V, O, o.tile, o.causal, o.scale, o.visit);
-  CHECK(same_bits(to_host(device_Q), Q));
-  CHECK(same_bits(to_host(device_K), K));
-  CHECK(same_bits(to_host(device_V), V));
+  check_holds(device_Q, Q, device_K, K, device_V, V);
   return to_host(O);
 }
 
 Matrix<double> exact(const Floats& Q, const Floats& K, const Floats& V, bool causal = true,
                      std::optional<double> scale = {}) {
-  return reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>(),
-                             {.scale = scale, .causal = causal})
-      .O;
-}
-
-// A matrix of one column.
-Floats column(const std::vector<float>& values) {
-  return Eigen::Map<const Floats>(values.data(), static_cast<Index>(values.size()), 1);
-}
-
-struct Size {
-  Index Nq, Nk;
-};
-struct Head {
-  Floats Q, K, V;
-};
-Head random_head(Index Nq, Index Nk, Index d, std::uint64_t seed = 0) {
-  return {random_matrix<float>(Nq, d, seed, 0), random_matrix<float>(Nk, d, seed, 1),
-          random_matrix<float>(Nk, d, seed, 2)};
+  return reference(Q, K, V, {.scale = scale, .causal = causal}).O;
 }
 
 // Br < Bc, equal, larger; powers of two and coprime; larger than the matrices.
@@ -85,29 +61,22 @@ const std::vector<Tiling> kTilings{{1, 1}, {2, 3}, {3, 2}, {4, 4},   {4, 8},  {8
 
 void ragged_sizes(const Forward& forward) {
   for (const Index d : {1, 20}) {
-    for (const Index Nq : {0, 1, 3, 4, 5, 9}) {
-      for (const Index Nk : {0, 1, 3, 4, 5, 7, 8, 9, 17}) {
-        CAPTURE(d);
-        CAPTURE(Nq);
-        CAPTURE(Nk);
-        const auto [Q, K, V] = random_head(Nq, Nk, d);
-        check_close(forward(Q, K, V, {.tile = {4, 8}}), exact(Q, K, V), kFloat32);
-      }
-    }
+    CAPTURE(d);
+    each_size({0, 1, 3, 4, 5, 9}, {0, 1, 3, 4, 5, 7, 8, 9, 17}, [&](Index Nq, Index Nk) {
+      const auto [Q, K, V] = random_head(Nq, Nk, d);
+      check_close(forward(Q, K, V, {.tile = {4, 8}}), exact(Q, K, V), kFloat32);
+    });
   }
 }
 
 // K22 cudnn-frontend 493: with Nq = Nk alone, two alignments of the mask look the same.
 void tile_shapes(const Forward& forward) {
   for (const Size size : {Size{2, 5}, {5, 2}, {23, 23}, {19, 30}, {30, 19}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    const auto [Q, K, V] = random_head(Nq, Nk, 6, 1);
+    const auto [Q, K, V] = random_head(size.Nq, size.Nk, 6, 1);
     const Matrix<double> causal = exact(Q, K, V), all = exact(Q, K, V, false);
     for (const Tiling& tile : kTilings) {
-      CAPTURE(Nq);
-      CAPTURE(Nk);
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(size);
+      CAPTURE(tile);
       check_close(forward(Q, K, V, {.tile = tile}), causal, kFloat32);
       check_close(forward(Q, K, V, {.tile = tile, .causal = false}), all, kFloat32);
     }
@@ -117,13 +86,10 @@ void tile_shapes(const Forward& forward) {
 // Masking everything is the slow way to the same bits.
 void both_visits(const Forward& forward) {
   for (const Size size : {Size{21, 21}, {10, 33}, {33, 10}, {4, 0}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    const auto [Q, K, V] = random_head(Nq, Nk, 5, 2);
+    const auto [Q, K, V] = random_head(size.Nq, size.Nk, 5, 2);
     for (const Tiling& tile : kTilings) {
-      CAPTURE(Nq);
-      CAPTURE(Nk);
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(size);
+      CAPTURE(tile);
       const Floats skipping = forward(Q, K, V, {.tile = tile});
       CHECK(same_bits(forward(Q, K, V, {.tile = tile, .visit = Visit::all_tiles}), skipping));
     }
@@ -145,7 +111,7 @@ void scales(const Forward& forward) {
     check_close(forward(Q, K, V, {.tile = {4, 8}, .scale = scale}), exact(Q, K, V, true, scale),
                 kFloat32);
   }
-  CHECK_THROWS_AS(forward(Q, K, V, {.scale = std::nan("")}), std::invalid_argument);
+  CHECK_THROWS_AS(forward(Q, K, V, {.scale = NAN}), std::invalid_argument);
   CHECK_THROWS_AS(forward(Q, K, V, {.scale = 1e300}), std::invalid_argument);
 }
 
@@ -200,8 +166,7 @@ void reported_cases(const Forward& forward) {
   check("K01 lattice 373", {-20000, 0}, {1, 0}, {1, 100}, {1, 50.5}, {2, 2});
 
   for (const Tiling tile : {Tiling{1, 1}, {2, 2}, {2, 3}, {3, 2}, {4, 2}, {2, 4}, {4, 4}}) {
-    CAPTURE(tile.Br);
-    CAPTURE(tile.Bc);
+    CAPTURE(tile);
     check("K02 flash-attention 282", zeros(2), zeros(5), {0, 1, 2, 3, 4}, {1.5, 2}, tile);
     check("K02 flash-attention 1778", zeros(5), zeros(2), {1, 3}, {0, 0, 0, 1, 2}, tile);
     // the diagonal key is visible
@@ -231,26 +196,23 @@ void nan_and_visibility(const Forward& forward) {
   {  // pytorch 101967
     const Floats O =
         forward(column({1, 1}), column({1, NAN}), column({3, NAN}), {.scale = 1.0});
-    check_close(O, Matrix<double>{{3}, {std::nan("")}}, kFloat32, true);
+    check_close(O, doubles({3, NAN}), kFloat32, true);
   }
   {  // lattice 789, under a mask that leaves row 0 without keys
     const Floats O =
         forward(column({1, NAN, 1}), column({1, 1}), column({3, 5}), {.scale = 1.0});
-    check_close(O, Matrix<double>{{0}, {std::nan("")}, {4}}, kFloat32, true);
+    check_close(O, doubles({0, NAN, 4}), kFloat32, true);
   }
   for (const Size size : {Size{6, 6}, {4, 7}, {7, 4}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    const Index offset = Nk - Nq;
+    const Index Nq = size.Nq, Nk = size.Nk, offset = Nk - Nq;
     const auto [Q, K, V] = random_head(Nq, Nk, 3, 4);
     for (const Tiling tile : {Tiling{2, 2}, {3, 2}, {2, 3}, {8, 8}}) {
       for (const Visit visit : {Visit::skip_hidden, Visit::all_tiles}) {
         const Options options{.tile = tile, .visit = visit};
         const Floats clean = forward(Q, K, V, options);
         for (Index j = 0; j < Nk; ++j) {
-          CAPTURE(Nq);
-          CAPTURE(Nk);
-          CAPTURE(tile.Br);
-          CAPTURE(tile.Bc);
+          CAPTURE(size);
+          CAPTURE(tile);
           CAPTURE(j);
           const Index seen_from = std::clamp<Index>(j - offset, 0, Nq);  // rows from here on
           Floats bad_K = K, bad_V = V;
@@ -281,94 +243,73 @@ void repeatable(const Forward& forward) {
 }
 
 void bad_arguments(const Forward& forward) {
-  const auto [Q, K, V] = random_head(3, 4, 5);
-  const auto message = [&](const Floats& q, const Floats& k, const Floats& v,
-                           Tiling tile) -> std::string {
-    try {
-      forward(q, k, v, {.tile = tile});
-    } catch (const std::invalid_argument& e) {
-      return e.what();
-    }
-    return "accepted";
+  const auto message = [&](const Floats& Q, const Floats& K, const Floats& V, Tiling tile) {
+    return message_of([&] { forward(Q, K, V, {.tile = tile}); });
   };
-  CHECK(message(Q, Floats::Zero(4, 6), V, {}) == "K must be [4, 5], found [4, 6]");
-  CHECK(message(Q, K, Floats::Zero(3, 5), {}) == "V must be [4, 5], found [3, 5]");
-  CHECK(message(Q, K, V, {.Br = 0, .Bc = 4}) == "Br must be at least 1, found 0");
+  check_refused_shapes(message);
+  const auto [Q, K, V] = random_head(3, 4, 5);
   CHECK(message(Q, K, V, {.Br = 4, .Bc = -1}) == "Bc must be at least 1, found -1");
-  CHECK(message(Floats(2, 0), Floats(3, 0), Floats(3, 0), {}) ==
-        "the head dimension d must be from 1 to 256, found 0");
 }
 
 }  // namespace
 
 TEST_CASE("cpu: every ragged size agrees with naive attention") { ragged_sizes(on_cpu); }
 TEST_CASE("device: every ragged size agrees with naive attention") {
-  if (!have_device()) return;
-  ragged_sizes(on_device);
+  if (have_device()) ragged_sizes(on_device);
 }
 
 TEST_CASE("cpu: the result does not depend on the tile shape K22") { tile_shapes(on_cpu); }
 TEST_CASE("device: the result does not depend on the tile shape K22") {
-  if (!have_device()) return;
-  tile_shapes(on_device);
+  if (have_device()) tile_shapes(on_device);
 }
 
 TEST_CASE("cpu: skipping and masking everything give the same bits") { both_visits(on_cpu); }
 TEST_CASE("device: skipping and masking everything give the same bits") {
-  if (!have_device()) return;
-  both_visits(on_device);
+  if (have_device()) both_visits(on_device);
 }
 
 TEST_CASE("cpu: every head dimension agrees with naive attention") { head_dimensions(on_cpu); }
 TEST_CASE("device: every head dimension agrees with naive attention") {
-  if (!have_device()) return;
-  head_dimensions(on_device);
+  if (have_device()) head_dimensions(on_device);
 }
 
 TEST_CASE("cpu: any finite scale is right and others are refused") { scales(on_cpu); }
 TEST_CASE("device: any finite scale is right and others are refused") {
-  if (!have_device()) return;
-  scales(on_device);
+  if (have_device()) scales(on_device);
 }
 
 TEST_CASE("cpu: PyTorch's float64 results are met on synthetic and real data") {
   goldens_agree(on_cpu);
 }
 TEST_CASE("device: PyTorch's float64 results are met on synthetic and real data") {
-  if (!have_device()) return;
-  goldens_agree(on_device);
+  if (have_device()) goldens_agree(on_device);
 }
 
 TEST_CASE("cpu: a row does not depend on what comes after it") { prefixes(on_cpu); }
 TEST_CASE("device: a row does not depend on what comes after it") {
-  if (!have_device()) return;
-  prefixes(on_device);
+  if (have_device()) prefixes(on_device);
 }
 
 TEST_CASE("cpu: reported cases K01 K02 K03 K15") { reported_cases(on_cpu); }
 TEST_CASE("device: reported cases K01 K02 K03 K15") {
-  if (!have_device()) return;
-  reported_cases(on_device);
+  if (have_device()) reported_cases(on_device);
 }
 
 TEST_CASE("cpu: NaN reaches the rows that see it and no other K13") {
   nan_and_visibility(on_cpu);
 }
 TEST_CASE("device: NaN reaches the rows that see it and no other K13") {
-  if (!have_device()) return;
-  nan_and_visibility(on_device);
+  if (have_device()) nan_and_visibility(on_device);
 }
 
 TEST_CASE("cpu: the same bits at every run K04 K16") { repeatable(on_cpu); }
 TEST_CASE("device: the same bits at every run K04 K16") {
-  if (!have_device()) return;
-  repeatable(on_device);
+  if (have_device()) repeatable(on_device);
 }
 
 TEST_CASE("cpu: bad arguments are named") { bad_arguments(on_cpu); }
 TEST_CASE("device: bad arguments are named") {
-  if (!have_device()) return;
-  bad_arguments(on_device);
+  if (have_device()) bad_arguments(on_device);
 }
 
 // ---- the mask in integers
@@ -435,8 +376,7 @@ TEST_CASE("cpu: tile counts agree with the definition pair by pair") {
       for (const Tiling& tile : kTilings) {
         CAPTURE(Nq);
         CAPTURE(Nk);
-        CAPTURE(tile.Br);
-        CAPTURE(tile.Bc);
+        CAPTURE(tile);
         const Index Tr = ceil_div(Nq, tile.Br), Tc = ceil_div(Nk, tile.Bc);
         TileCounts expected;
         for (Index t = 0; t < Tr * Tc; ++t) {
@@ -516,10 +456,9 @@ TEST_CASE("cpu: errata E8 the notes' bound is sound but not tight") {
 
 TEST_CASE("cpu: without a mask the bits are chapter 03's") {
   for (const Size size : {Size{21, 21}, {10, 33}, {33, 10}, {4, 0}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    const auto [Q, K, V] = random_head(Nq, Nk, 16, 6);
+    const auto [Q, K, V] = random_head(size.Nq, size.Nk, 16, 6);
     for (const Tiling& tile : kTilings) {
-      Floats O(Nq, 16);
+      Floats O(size.Nq, 16);
       tiled_forward_cpu<float>(Q, K, V, O, tile);
       CHECK(same_bits(on_cpu(Q, K, V, {.tile = tile, .causal = false}), O));
     }
@@ -528,8 +467,7 @@ TEST_CASE("cpu: without a mask the bits are chapter 03's") {
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
   for (const Index Nk : {0, 1, 20, 33, 64, 65, 129}) {
-    const auto Q = random_matrix<double>(33, 16, 1, 0), K = random_matrix<double>(Nk, 16, 1, 1),
-               V = random_matrix<double>(Nk, 16, 1, 2);
+    const auto [Q, K, V] = random_head<double>(33, Nk, 16, 1);
     Matrix<double> O = Matrix<double>::Constant(33, 16, NAN);
     causal_forward_cpu<double>(Q, K, V, O, {.Br = 8, .Bc = 64});
     check_close(O, reference_attention(Q, K, V, {.causal = true}).O, kFloat64);
@@ -538,8 +476,7 @@ TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
 
 TEST_CASE("cpu: m and l of a row are those of the keys that it sees") {
   const Index Nq = 9, Nk = 12;
-  const auto Q = random_matrix<double>(Nq, 4, 5, 0), K = random_matrix<double>(Nk, 4, 5, 1),
-             V = random_matrix<double>(Nk, 4, 5, 2);
+  const auto [Q, K, V] = random_head<double>(Nq, Nk, 4, 5);
   for (const Index offset : {Index{3}, Index{0}, Index{-4}, Index{-20}, Index{40}}) {
     CAPTURE(offset);
     const auto state = causal_q_tile<double>(Q, K, V, 0, 5, offset, 0.5);
@@ -556,8 +493,7 @@ TEST_CASE("cpu: m and l of a row are those of the keys that it sees") {
 
 TEST_CASE("cpu: a stretch of the keys is the same walk with a smaller offset") {
   const Index N = 20, from = 7, count = 9;
-  const auto Q = random_matrix<double>(N, 4, 6, 0), K = random_matrix<double>(N, 4, 6, 1),
-             V = random_matrix<double>(N, 4, 6, 2);
+  const auto [Q, K, V] = random_head<double>(N, N, 4, 6);
   const auto state = causal_q_tile<double>(Q.middleRows(4, 12), K.middleRows(from, count),
                                            V.middleRows(from, count), 4, 4, 0 - from, 0.5);
   for (Index r = 0; r < 12; ++r) {
@@ -613,14 +549,11 @@ TEST_CASE("cpu: the worked example of the lesson tile by tile") {
 
 TEST_CASE("cpu: an observer sees every tile that is not hidden in order") {
   for (const Size size : {Size{10, 10}, {6, 17}, {17, 6}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
+    const Index Nq = size.Nq, Nk = size.Nk, offset = Nk - Nq;
     for (const Tiling tile : {Tiling{4, 4}, {2, 3}, {3, 2}, {5, 8}}) {
-      CAPTURE(Nq);
-      CAPTURE(Nk);
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(size);
+      CAPTURE(tile);
       const auto [Q, K, V] = random_head(Nq, Nk, 2);
-      const Index offset = Nk - Nq;
       Recorder skipping, all;
       Floats O(Nq, 2);
       causal_forward_cpu<float>(Q, K, V, O, tile, true, {}, Visit::skip_hidden, &skipping);
@@ -671,24 +604,16 @@ TEST_CASE("device: CPU and device agree with each other") {
 
 TEST_CASE("device: any order of the threads gives the same bits") {
   if (!have_device()) return;
-  const auto [Q, K, V] = random_head(20, 27, 10, 12);
-  const Floats first = on_device(Q, K, V, {.tile = {8, 8}});
-  const std::pair<ThreadOrder, std::uint64_t> orders[] = {
-      {ThreadOrder::reverse, 0}, {ThreadOrder::random, 1}, {ThreadOrder::random, 2}};
-  for (const auto& [order, seed] : orders) {
-    set_thread_order(order, seed);
-    CHECK(same_bits(on_device(Q, K, V, {.tile = {8, 8}}), first));
-  }
-  set_thread_order(ThreadOrder::forward);
+  const Head h = random_head(20, 27, 10, 12);
+  const auto run = [&] { return on_device(h.Q, h.K, h.V, {.tile = {8, 8}}); };
+  const Floats first = run();
+  in_other_thread_orders([&] { CHECK(same_bits(run(), first)); });
 }
 
 TEST_CASE("device: tiles that do not fit are refused with both numbers K17") {
   if (!have_device()) return;
   const auto [Q, K, V] = random_head(2, 2, 256);
-  const std::string expected =
-      "tiles of Br = 64, Bc = 64 with d = 256 need 279552 bytes of shared memory, "
-      "but a block of this device has " +
-      std::to_string(device_limits().shared_bytes_per_block);
+  const std::string expected = does_not_fit("tiles of Br = 64, Bc = 64 with d = 256", 279552);
   CHECK_THROWS_WITH_AS(on_device(Q, K, V, {.tile = {64, 64}}), expected.c_str(),
                        std::invalid_argument);
 }
@@ -708,18 +633,13 @@ TEST_CASE("device: hidden tiles are not even loaded") {
     return traffic->read_bytes / 4;
   };
   const auto probe = read_floats(1, 1, 1, {}, true, Visit::skip_hidden);
-  if (!probe) {
-    CHECK(std::string(device_kind()) == "cuda");  // a GPU does not count
-    return;
-  }
+  if (!counted(probe)) return;
   // Bc divides Nk: every tile visited has 2 Bc d floats of K and V
   for (const Size size : {Size{24, 24}, {11, 24}, {40, 24}}) {
     const Index Nq = size.Nq, Nk = size.Nk;
     for (const Tiling tile : {Tiling{4, 4}, {3, 8}, {8, 3}, {5, 6}}) {
-      CAPTURE(Nq);
-      CAPTURE(Nk);
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(size);
+      CAPTURE(tile);
       const Index d = 5;
       const TileCounts counts = count_tiles(Nq, Nk, tile, true);
       const auto expected = [&](Index tiles) { return Nq * d + tiles * 2 * tile.Bc * d; };
@@ -741,20 +661,6 @@ TEST_CASE("device: hidden tiles are not even loaded") {
 
 namespace {
 
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(r.err.find(part) != std::string::npos);
-}
-
 // Runs the executable on golden heads, and checks o.npy.
 void program_on_real_data(const std::string& device) {
   int heads = 0;
@@ -764,17 +670,11 @@ void program_on_real_data(const std::string& device) {
       CAPTURE(g.name);
       CAPTURE(causal);
       const TemporaryFolder folder;
-      const auto file = [&](const char* name) { return (g.folder / name).string(); };
-      std::vector<std::string> arguments{
-          "--q",      file("q.npy"), "--k",   file("k.npy"),           "--v",   file("v.npy"),
-          "--device", device,        "--out", folder.file("out/deep"), "--json"};
+      const std::string out = folder.file("out/deep");
+      Arguments arguments = input_files(g.folder, {"q", "k", "v"});
       if (causal) arguments.push_back("--causal");
-      const ProgramResult r = run(arguments);
-      CAPTURE(r.err);
-      REQUIRE(r.exit_code == 0);
-      CHECK(r.out.find("\"device\":\"" + device + "\"") != std::string::npos);
-      const Floats O = to_matrix<float>(read_npy(folder.file("out/deep/o.npy")), "o.npy");
-      check_close(O, causal ? g.O_causal : g.O, kFloat32);
+      run_on(device, arguments, out);
+      check_close(load_matrix<float>(out, "o"), causal ? g.O_causal : g.O, kFloat32);
     }
   }
   CHECK(heads >= 24);
@@ -783,91 +683,50 @@ void program_on_real_data(const std::string& device) {
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration runs") {
-  const ProgramResult r = run({});
-  CHECK(r.exit_code == 0);
-  CHECK(r.out.find("28 hidden, 28 full, 8 partial") != std::string::npos);
-  CHECK(r.out.find("##/.....") != std::string::npos);
-  CHECK(r.out.find("All rows: 1 1.5 2 2.5") != std::string::npos);
+  check_prints(run({}), {"28 hidden, 28 full, 8 partial", "##/.....", "All rows: 1 1.5 2 2.5"});
 }
 
 TEST_CASE("cpu: executable on a real sentence meets PyTorch") { program_on_real_data("cpu"); }
 TEST_CASE("device: executable on a real sentence meets PyTorch") {
-  if (!have_device()) return;
-  program_on_real_data(device_kind());
+  if (have_device()) program_on_real_data(device_kind());
 }
 
 TEST_CASE("cpu: executable computes f8 input in float64 and keeps its type") {
   const TemporaryFolder folder;
-  const auto Q = random_matrix<double>(5, 3, 0, 0), K = random_matrix<double>(7, 3, 0, 1),
-             V = random_matrix<double>(7, 3, 0, 2);
-  write_npy(folder.file("q.npy"), to_npy(Q));
-  write_npy(folder.file("k.npy"), to_npy(K));
-  write_npy(folder.file("v.npy"), to_npy(V));
-  const ProgramResult r = run({"--q", folder.file("q.npy"), "--k", folder.file("k.npy"), "--v",
-                               folder.file("v.npy"), "--br", "2", "--bc", "3", "--causal",
-                               "--scale", "-0.7", "--out", folder.file("out")});
+  const auto [Q, K, V] = random_head<double>(5, 7, 3);
+  const Arguments inputs =
+      put_inputs(folder, {{"q", to_npy(Q)}, {"k", to_npy(K)}, {"v", to_npy(V)}});
+  const std::string out = folder.file("out");
+  const ProgramResult r =
+      run(inputs, {"--br", "2", "--bc", "3", "--causal", "--scale", "-0.7", "--out", out});
   REQUIRE(r.exit_code == 0);
-  check_close(to_matrix<double>(read_npy(folder.file("out/o.npy")), "o"),
+  check_close(load_matrix<double>(out, "o"),
               reference_attention(Q, K, V, {.scale = -0.7, .causal = true}).O, kFloat64);
 }
 
 TEST_CASE("cpu: executable counts tiles") {
-  const ProgramResult json = run(
-      {"--n", "24", "--nk", "30", "--d", "4", "--br", "4", "--bc", "6", "--causal", "--json"});
-  REQUIRE(json.exit_code == 0);
   const TileCounts counts = count_tiles(24, 30, {4, 6}, true);
   const auto text = [](Index n) { return std::to_string(n); };
-  CHECK(json.out.find("\"tiles\":{\"hidden\":" + text(counts.hidden) +
-                      ",\"full\":" + text(counts.full) +
-                      ",\"partial\":" + text(counts.partial) + "}") != std::string::npos);
-  CHECK(json.out.find("\"causal\":true") != std::string::npos);
-  const ProgramResult prose = run({"--n", "24", "--nk", "30", "--br", "4", "--bc", "6"});
-  REQUIRE(prose.exit_code == 0);
-  CHECK(prose.out.find("tiles: 0 hidden, 30 full, 0 partial") != std::string::npos);
+  check_prints(run(words("--n 24 --nk 30 --d 4 --br 4 --bc 6 --causal --json")),
+               {"\"tiles\":{\"hidden\":" + text(counts.hidden) + ",\"full\":" +
+                    text(counts.full) + ",\"partial\":" + text(counts.partial) + "}",
+                "\"causal\":true"});
+  check_prints(run(words("--n 24 --nk 30 --br 4 --bc 6")),
+               "tiles: 0 hidden, 30 full, 0 partial");
 }
 
 TEST_CASE("cpu: executable takes empty inputs") {
   const TemporaryFolder folder;
-  for (const Size size : {Size{0, 3}, {3, 0}, {0, 0}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    write_npy(folder.file("q.npy"), to_npy(Floats(Floats::Ones(Nq, 4))));
-    write_npy(folder.file("k.npy"), to_npy(Floats(Floats::Ones(Nk, 4))));
-    for (const std::string device : {"cpu", device_kind()}) {
-      if (device == "cuda" && !device_available()) continue;
-      const ProgramResult r = run({"--q", folder.file("q.npy"), "--k", folder.file("k.npy"),
-                                   "--v", folder.file("k.npy"), "--device", device, "--causal",
-                                   "--out", folder.file("out")});
-      REQUIRE(r.exit_code == 0);
-      const Floats O = to_matrix<float>(read_npy(folder.file("out/o.npy")), "o");
-      check_close(O, Matrix<double>::Zero(Nq, 4), {0, 0});
-    }
-  }
+  const auto check = [&](Index Nq, Index, const Arguments& inputs, const std::string& device) {
+    run_on(device, joined(inputs, {"--causal"}), folder.file("out"));
+    check_close(load_matrix<float>(folder.file("out"), "o"), Floats::Zero(Nq, 4), {0, 0});
+  };
+  each_empty_head(folder, check);
 }
 
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
-  const TemporaryFolder folder;
-  const auto put = [&](const char* name, const NpyArray& array) {
-    write_npy(folder.file(name), array);
-    return folder.file(name);
-  };
-  const std::string q = put("q.npy", to_npy(Floats(Floats::Ones(2, 4)))),
-                    k = put("k.npy", to_npy(Floats(Floats::Ones(3, 4)))),
-                    k_narrow = put("k_narrow.npy", to_npy(Floats(Floats::Ones(3, 5)))),
-                    k_double =
-                        put("k_double.npy", to_npy(Matrix<double>(Matrix<double>::Ones(3, 4))));
-  check_refused({"--q", q, "--causal"}, "--k");
-  check_refused({"--q", q, "--k", k, "--v", folder.file("none.npy")}, "none.npy");
-  check_refused({"--q", q, "--k", k_narrow, "--v", k}, "k_narrow.npy: dimension 1 (d) is 5");
-  check_refused({"--q", q, "--k", k_double, "--v", k}, "k_double.npy is f8");
-  check_refused({"--causal=2"}, "--causal");
-  check_refused({"--br", "0"}, "--br");
-  check_refused({"--d", "257"}, "--d");
-  check_refused({"--scale", "nan"}, "--scale");
-  check_refused({"--q", q, "--k", k, "--v", k, "--n", "4"}, "--n");
-  const std::string other = std::string(device_kind()) == "sim" ? "cuda" : "sim";
-  check_refused({"--device", other, "--n", "4"}, other);
-  if (std::string(device_kind()) == "sim") {
-    check_refused({"--device", "sim", "--d", "256", "--n", "4", "--br", "64", "--bc", "64"},
-                  "232448");
-  }
+  check_refused_heads({"--causal"});
+  check_refused(words("--causal=2"), "--causal");
+  check_refused(words("--scale nan"), "--scale");
+  if (simulated()) check_refused(words("--device sim --d 256 --n 4 --br 64 --bc 64"), "232448");
 }

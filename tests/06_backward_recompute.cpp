@@ -11,7 +11,6 @@
 
 #include <cstdlib>
 #include <functional>
-#include <set>
 
 #include "chapters/05_saved_statistics/saved_forward.hpp"
 #include "chapters/05_saved_statistics/saved_forward_cuda.hpp"
@@ -26,10 +25,11 @@
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/results.hpp"
+#include "tests/support/sizes.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -42,7 +42,6 @@ struct Options {
   std::optional<double> scale = {};
   std::optional<Vector<float>> dLSE = {};
 };
-using Floats = Matrix<float>;
 struct Head {
   Floats Q, K, V, dO;
 };
@@ -52,29 +51,33 @@ struct Gradients {
 };
 using Backward = std::function<Gradients(const Head&, const Options&)>;
 
-bool same_inputs(const Head& a, const Head& b) {
-  return same_bits(a.Q, b.Q) && same_bits(a.K, b.K) && same_bits(a.V, b.V) &&
-         same_bits(a.dO, b.dO);
+template <class T>
+struct Forward {
+  Matrix<T> O;
+  Vector<T> m, l, LSE;
+};
+template <class T>
+Forward<T> forward(const Matrix<T>& Q, const Matrix<T>& K, const Matrix<T>& V, bool causal,
+                   std::optional<double> scale = {}) {
+  const Index Nq = Q.rows();
+  Forward<T> f{Matrix<T>(Nq, Q.cols()), Vector<T>(Nq), Vector<T>(Nq), Vector<T>(Nq)};
+  saved_forward_cpu<T>(Q, K, V, f.O, f.m, f.l, f.LSE, {}, causal, scale);
+  return f;
 }
 
 // Forward and backward. Gradients start as NaN, and inputs must come back unchanged.
 Gradients on_cpu(const Head& head, const Options& o) {
-  const Head before = head;
   const Index Nq = head.Q.rows(), d = head.Q.cols();
-  Floats O(Nq, d);
-  Vector<float> m(Nq), l(Nq), LSE(Nq);
-  saved_forward_cpu<float>(head.Q, head.K, head.V, O, m, l, LSE, {}, o.causal, o.scale);
+  const auto f = forward<float>(head.Q, head.K, head.V, o.causal, o.scale);
   const Floats nan_Q = Floats::Constant(Nq, d, NAN),
                nan_K = Floats::Constant(head.K.rows(), d, NAN);
   Gradients g{nan_Q, nan_K, nan_K, Vector<float>::Constant(Nq, NAN)};
-  const Floats O_before = O;
-  const Vector<float> m_before = m, l_before = l;
-  backward_recompute_cpu<float>(head.Q, head.K, head.V, O, m, l, head.dO, g.delta, g.dQ, g.dK,
-                                g.dV, o.tile, o.causal, o.scale, o.dLSE ? &*o.dLSE : nullptr);
-  CHECK(same_inputs(head, before));
-  CHECK(same_bits(O, O_before));
-  CHECK(same_bits(m, m_before));
-  CHECK(same_bits(l, l_before));
+  const auto call = [&] {
+    backward_recompute_cpu<float>(head.Q, head.K, head.V, f.O, f.m, f.l, head.dO, g.delta, g.dQ,
+                                  g.dK, g.dV, o.tile, o.causal, o.scale,
+                                  o.dLSE ? &*o.dLSE : nullptr);
+  };
+  check_unchanged(call, head.Q, head.K, head.V, head.dO, f.O, f.m, f.l);
   return g;
 }
 
@@ -103,7 +106,7 @@ Gradients on_device(const Head& head, const Options& o, BackwardForm form) {
   DeviceArray<float> delta(Nq);
   backward_recompute_cuda(h.Q, h.K, h.V, h.O, h.m, h.l, h.dO, delta, dQ, dK, dV, o.tile,
                           o.causal, o.scale, h.dLSE ? &*h.dLSE : nullptr, form);
-  CHECK(same_inputs({to_host(h.Q), to_host(h.K), to_host(h.V), to_host(h.dO)}, head));
+  check_holds(h.Q, head.Q, h.K, head.K, h.V, head.V, h.dO, head.dO);
   return {to_host(dQ), to_host(dK), to_host(dV), to_host(delta)};
 }
 
@@ -124,25 +127,6 @@ ReferenceGradients exact(const Head& head, const Options& o) {
                             o.dLSE ? &dLSE : nullptr);
 }
 
-template <class A, class B>
-void check_gradients(const A& actual, const B& expected, Budget budget = kFloat32Gradient,
-                     bool nan_expected = false) {
-  check_close(actual.dQ, expected.dQ, budget, nan_expected);
-  check_close(actual.dK, expected.dK, budget, nan_expected);
-  check_close(actual.dV, expected.dV, budget, nan_expected);
-}
-
-// A matrix of one column.
-Floats column(const std::vector<float>& values) {
-  return Eigen::Map<const Floats>(values.data(), static_cast<Index>(values.size()), 1);
-}
-Matrix<double> doubles(const std::vector<double>& values) {
-  return Eigen::Map<const Matrix<double>>(values.data(), static_cast<Index>(values.size()), 1);
-}
-
-struct Size {
-  Index Nq, Nk;
-};
 Head random_head(Index Nq, Index Nk, Index d, std::uint64_t seed = 0, double deviation = 1.0) {
   return {random_matrix<float>(Nq, d, seed, 0, deviation),
           random_matrix<float>(Nk, d, seed, 1, deviation), random_matrix<float>(Nk, d, seed, 2),
@@ -157,34 +141,27 @@ Vector<float> random_dLSE(Index Nq, std::uint64_t seed = 0) {
 void ragged_sizes(const Backward& backward) {
   for (const bool causal : {false, true}) {
     for (const Index d : {1, 20}) {
-      for (const Index Nq : {0, 1, 3, 4, 5, 9}) {
-        for (const Index Nk : {0, 1, 7, 8, 9, 17}) {
-          CAPTURE(causal);
-          CAPTURE(d);
-          CAPTURE(Nq);
-          CAPTURE(Nk);
-          const Head head = random_head(Nq, Nk, d);
-          Options options{.tile = {4, 8}, .causal = causal};
-          if (d == 20) options.dLSE = random_dLSE(Nq);
-          check_gradients(backward(head, options), exact(head, options));
-        }
-      }
+      CAPTURE(causal);
+      CAPTURE(d);
+      each_size({0, 1, 3, 4, 5, 9}, {0, 1, 7, 8, 9, 17}, [&](Index Nq, Index Nk) {
+        const Head head = random_head(Nq, Nk, d);
+        Options options{.tile = {4, 8}, .causal = causal};
+        if (d == 20) options.dLSE = random_dLSE(Nq);
+        check_gradients(backward(head, options), exact(head, options));
+      });
     }
   }
 }
 
 void tile_shapes(const Backward& backward) {
   for (const Size size : {Size{23, 23}, {19, 30}, {30, 19}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    const Head head = random_head(Nq, Nk, 6, 1);
-    Options options{.causal = true, .dLSE = random_dLSE(Nq, 1)};
+    const Head head = random_head(size.Nq, size.Nk, 6, 1);
+    Options options{.causal = true, .dLSE = random_dLSE(size.Nq, 1)};
     const auto expected = exact(head, options);
     for (const Tiling tile :
          {Tiling{1, 1}, {2, 3}, {4, 4}, {8, 5}, {5, 8}, {32, 32}, {7, 100}, {100, 7}}) {
-      CAPTURE(Nq);
-      CAPTURE(Nk);
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(size);
+      CAPTURE(tile);
       options.tile = tile;
       check_gradients(backward(head, options), expected);
     }
@@ -271,8 +248,7 @@ void properties(const Backward& backward) {
 void rows_without_keys(const Backward& backward) {
   const auto all_zero = [](const Floats& x) { return (x.array() == 0).all(); };
   for (const Tiling tile : {Tiling{1, 1}, {2, 2}, {4, 4}, {3, 2}, {64, 64}}) {
-    CAPTURE(tile.Br);
-    CAPTURE(tile.Bc);
+    CAPTURE(tile);
     Options causal{.tile = tile, .causal = true};
     // K03 flash-attention 2421 and 2776: nothing to walk, and yet something to write
     const Gradients no_queries = backward(random_head(0, 3, 4), causal);
@@ -345,21 +321,16 @@ void reported_cases(const Backward& backward) {
                          const std::vector<double>& dV) {
     CAPTURE(report);
     for (const Tiling tile : {Tiling{1, 1}, {2, 1}, {1, 2}, {4, 4}}) {
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(tile);
       options.tile = tile;
       options.scale = 1.0;
-      const Gradients g = backward(head, options);
-      check_close(g.dQ, doubles(dQ), kFloat32);
-      check_close(g.dK, doubles(dK), kFloat32);
-      check_close(g.dV, doubles(dV), kFloat32);
+      check_gradients(backward(head, options),
+                      ReferenceGradients{doubles(dQ), doubles(dK), doubles(dV)}, kFloat32);
     }
   };
-  Vector<float> one(1);
-  one << 1;
   check("K08 flash-attention 1817, 1137, 889: the loss is LSE itself",
-        {column({1}), column({0, 1}), column({0, 1}), column({0})}, {.dLSE = one}, {0.731059},
-        {0.268941, 0.731059}, {0, 0});
+        {column({1}), column({0, 1}), column({0, 1}), column({0})}, {.dLSE = vector({1})},
+        {0.731059}, {0.268941, 0.731059}, {0, 0});
   check("K09 flash-attention 443: more queries than keys",
         {column({1, 1, 1, 1}), column({1, 2}), column({1, 3}), column({1, 1, 1, 1})},
         {.causal = true}, {0, 0, 0, 0.393224}, {-0.393224, 0.393224}, {1.268941, 0.731059});
@@ -410,13 +381,8 @@ void repeatable(const Backward& backward, bool dQ_too) {
 
 void bad_arguments(const Backward& backward) {
   const Head head = random_head(3, 4, 5);
-  const auto message = [&](const Head& h, const Options& o) -> std::string {
-    try {
-      backward(h, o);
-    } catch (const std::invalid_argument& e) {
-      return e.what();
-    }
-    return "accepted";
+  const auto message = [&](const Head& h, const Options& o) {
+    return message_of([&] { backward(h, o); });
   };
   Head bad = head;
   bad.dO = Floats::Zero(3, 6);
@@ -490,20 +456,6 @@ TEST_CASE("device: bad arguments are named") { in_both_forms(bad_arguments); }
 
 namespace {
 
-template <class T>
-struct Forward {
-  Matrix<T> O;
-  Vector<T> m, l, LSE;
-};
-template <class T>
-Forward<T> forward(const Matrix<T>& Q, const Matrix<T>& K, const Matrix<T>& V, bool causal,
-                   std::optional<double> scale = {}) {
-  const Index Nq = Q.rows();
-  Forward<T> f{Matrix<T>(Nq, Q.cols()), Vector<T>(Nq), Vector<T>(Nq), Vector<T>(Nq)};
-  saved_forward_cpu<T>(Q, K, V, f.O, f.m, f.l, f.LSE, {}, causal, scale);
-  return f;
-}
-
 struct Doubles {
   Matrix<double> Q, K, V, dO;
   Vector<double> dLSE;
@@ -545,8 +497,7 @@ TEST_CASE("cpu: the gradients are those of finite differences in float64") {
   for (const Size size : {Size{5, 5}, {3, 6}, {6, 3}}) {
     for (const bool causal : {false, true}) {
       for (const double scale : {0.6, -1.0}) {
-        CAPTURE(size.Nq);
-        CAPTURE(size.Nk);
+        CAPTURE(size);
         CAPTURE(causal);
         CAPTURE(scale);
         Doubles in = random_doubles(size.Nq, size.Nk, 3, 11);
@@ -564,9 +515,9 @@ TEST_CASE("cpu: the gradients are those of finite differences in float64") {
           }
           return dX;
         };
-        check_close(g.dQ, differences(in.Q), {1e-9, 1e-9});
-        check_close(g.dK, differences(in.K), {1e-9, 1e-9});
-        check_close(g.dV, differences(in.V), {1e-9, 1e-9});
+        check_gradients(
+            g, ReferenceGradients{differences(in.Q), differences(in.K), differences(in.V)},
+            {1e-9, 1e-9});
       }
     }
   }
@@ -689,15 +640,10 @@ TEST_CASE("cpu: blocks of larger matrices pass as they are") {
 TEST_CASE("cpu: every shape is checked and named") {
   const Shape q{3, 5}, k{4, 5};
   const BackwardShapes right{q, k, k, q, q, q, k, k, 3, 3, 3, 3};
-  const auto message = [&](auto member, auto value) -> std::string {
+  const auto message = [&](auto member, auto value) {
     BackwardShapes shapes = right;
     shapes.*member = value;
-    try {
-      require_backward_shapes(shapes);
-    } catch (const std::invalid_argument& e) {
-      return e.what();
-    }
-    return "accepted";
+    return message_of([&] { require_backward_shapes(shapes); });
   };
   using S = BackwardShapes;
   CHECK(message(&S::Q, q) == "accepted");
@@ -716,11 +662,7 @@ TEST_CASE("cpu: every shape is checked and named") {
 // ---- errata
 
 TEST_CASE("cpu: errata E11 the row sum in dS is over all keys and not over a tile") {
-  Matrix<double> Q(1, 1), K(2, 1), V(2, 1), dO(1, 1);
-  Q << 1;
-  K << 1, 2;
-  V << 0, 1;
-  dO << 1;
+  const auto Q = doubles({1}), K = doubles({1, 2}), V = doubles({0, 1}), dO = doubles({1});
   const auto f = forward<double>(Q, K, V, false, 1.0);
   const auto wrong = [&](Index Bc) {
     return wrong::dS_with_tile_sums(Q, K, V, f.m, f.l, dO, Bc, 1.0);
@@ -818,16 +760,12 @@ TEST_CASE("device: any order of the threads gives the same bits but for dQ by at
   bool dQ_too = true;  // in the first form
   in_both_forms([&](const Backward& backward) {
     const Gradients first = backward(head, options);
-    const std::pair<ThreadOrder, std::uint64_t> orders[] = {
-        {ThreadOrder::reverse, 0}, {ThreadOrder::random, 1}, {ThreadOrder::random, 2}};
-    for (const auto& [order, seed] : orders) {
-      set_thread_order(order, seed);
+    in_other_thread_orders([&] {
       const Gradients again = backward(head, options);
       if (dQ_too) CHECK(same_bits(again.dQ, first.dQ));
       CHECK(same_bits(again.dK, first.dK));
       CHECK(same_bits(again.dV, first.dV));
-    }
-    set_thread_order(ThreadOrder::forward);
+    });
     dQ_too = false;
   });
 }
@@ -840,8 +778,7 @@ TEST_CASE("device: the counted traffic is the predicted one") {
   for (const Size size : {Size{10, 17}, {17, 10}, {16, 16}, {1, 9}, {0, 3}, {3, 0}}) {
     for (const bool causal : {false, true}) {
       for (const bool has_dLSE : {false, true}) {
-        CAPTURE(size.Nq);
-        CAPTURE(size.Nk);
+        CAPTURE(size);
         CAPTURE(causal);
         CAPTURE(has_dLSE);
         Options options{.causal = causal};
@@ -855,10 +792,7 @@ TEST_CASE("device: the counted traffic is the predicted one") {
           backward_recompute_cuda(h.Q, h.K, h.V, h.O, h.m, h.l, h.dO, delta, dQ, dK, dV, tile,
                                   causal, {}, h.dLSE ? &*h.dLSE : nullptr, form);
           const auto traffic = device_traffic();
-          if (!traffic) {
-            CHECK(std::string(device_kind()) == "cuda");  // a GPU does not count
-            return;
-          }
+          if (!counted(traffic)) return;
           const auto predict =
               form == BackwardForm::two_passes ? predict_two_passes : predict_atomic_dQ;
           const BackwardCounts p = predict(size.Nq, size.Nk, d, tile, causal, has_dLSE);
@@ -888,13 +822,9 @@ TEST_CASE("device: default tiles fit and others are refused by name") {
   CHECK(default_backward_tiling(128, h100).Br == 64);
   CHECK(default_backward_tiling(256, h100).Br == 32);
   CHECK(default_backward_tiling(64, t4).Br == 32);
-  const std::string limit = std::to_string(device_limits().shared_bytes_per_block);
   const Head head = random_head(2, 2, 256);
   const std::string expected =
-      "backward tiles of Br = 64, Bc = 64 with d = 256 need 427008 bytes of shared memory, but "
-      "a "
-      "block of this device has " +
-      limit;
+      does_not_fit("backward tiles of Br = 64, Bc = 64 with d = 256", 427008);
   in_both_forms([&](const Backward& backward) {
     CHECK_THROWS_WITH_AS(backward(head, {.tile = {64, 64}}), expected.c_str(),
                          std::invalid_argument);
@@ -908,50 +838,28 @@ TEST_CASE("device: default tiles fit and others are refused by name") {
 
 namespace {
 
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(r.err.find(part) != std::string::npos);
-}
-
 template <class T>
-Matrix<T> written(const TemporaryFolder& folder, const std::string& name) {
-  return to_matrix<T>(read_npy(folder.file("out/" + name + ".npy")), name);
+struct Written {
+  Matrix<T> dQ, dK, dV;
+};
+template <class T>
+Written<T> written(const std::string& folder) {
+  return {load_matrix<T>(folder, "dq"), load_matrix<T>(folder, "dk"),
+          load_matrix<T>(folder, "dv")};
 }
 
-void program_on_goldens(const std::string& device, const std::vector<std::string>& more) {
+void program_on_goldens(const std::string& device, const Arguments& more) {
   int count = 0;
   for (const GradientGolden& g : gradient_goldens()) {
     if (++count % 7 != 3 || g.scale) continue;  // a process a case: some of them are enough
     CAPTURE(g.name);
     const TemporaryFolder folder;
-    const auto input = [&](const char* name) { return (g.forward / name).string(); };
-    std::vector<std::string> arguments{
-        "--q",      input("q.npy"), "--k",   input("k.npy"),
-        "--v",      input("v.npy"), "--do",  (g.folder / "do.npy").string(),
-        "--device", device,         "--out", folder.file("out/deep"),
-        "--json"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    if (g.causal) arguments.push_back("--causal");
-    if (g.dLSE) {
-      arguments.push_back("--dlse");
-      arguments.push_back((g.folder / "dlse.npy").string());
-    }
-    const ProgramResult r = run(arguments);
-    CAPTURE(r.err);
-    REQUIRE(r.exit_code == 0);
-    CHECK(r.out.find("\"device\":\"" + device + "\"") != std::string::npos);
-    check_close(written<float>(folder, "deep/dq"), g.dQ, kFloat32Gradient);
-    check_close(written<float>(folder, "deep/dk"), g.dK, kFloat32Gradient);
-    check_close(written<float>(folder, "deep/dv"), g.dV, kFloat32Gradient);
+    const std::string out = folder.file("out/deep");
+    Arguments arguments =
+        joined(input_files(g.forward, {"q", "k", "v"}), golden_inputs(g, {"do"}));
+    if (g.dLSE) arguments = joined(arguments, input_files(g.folder, {"dlse"}));
+    run_on(device, joined(arguments, more), out);
+    check_gradients(written<float>(out), g);
   }
   CHECK(count >= 24);
 }
@@ -959,10 +867,7 @@ void program_on_goldens(const std::string& device, const std::vector<std::string
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration runs") {
-  const ProgramResult r = run({});
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 0);
-  CHECK(r.out.find("dS = 0.0000, 0.1966, dQ = 0.3932") != std::string::npos);
+  check_prints(run({}), "dS = 0.0000, 0.1966, dQ = 0.3932");
 }
 
 TEST_CASE("cpu: executable meets PyTorch's gradients") { program_on_goldens("cpu", {}); }
@@ -975,52 +880,32 @@ TEST_CASE("device: executable meets PyTorch's gradients") {
 TEST_CASE("cpu: executable computes f8 input in float64 and keeps its type") {
   const TemporaryFolder folder;
   const Doubles in = random_doubles(7, 5, 3, 0);
-  write_npy(folder.file("q.npy"), to_npy(in.Q));
-  write_npy(folder.file("k.npy"), to_npy(in.K));
-  write_npy(folder.file("v.npy"), to_npy(in.V));
-  write_npy(folder.file("do.npy"), to_npy(in.dO));
-  write_npy(folder.file("dlse.npy"), to_npy(in.dLSE));
-  const ProgramResult r = run({"--q",
-                               folder.file("q.npy"),
-                               "--k",
-                               folder.file("k.npy"),
-                               "--v",
-                               folder.file("v.npy"),
-                               "--do",
-                               folder.file("do.npy"),
-                               "--dlse",
-                               folder.file("dlse.npy"),
-                               "--br",
-                               "2",
-                               "--bc",
-                               "3",
-                               "--causal",
-                               "--scale",
-                               "-0.7",
-                               "--out",
-                               folder.file("out"),
-                               "--json"});
+  const Arguments inputs = put_inputs(folder, {{"q", to_npy(in.Q)},
+                                               {"k", to_npy(in.K)},
+                                               {"v", to_npy(in.V)},
+                                               {"do", to_npy(in.dO)},
+                                               {"dlse", to_npy(in.dLSE)}});
+  const std::string out = folder.file("out");
+  const ProgramResult r = run(inputs, {"--br", "2", "--bc", "3", "--causal", "--scale", "-0.7",
+                                       "--out", out, "--json"});
   REQUIRE(r.exit_code == 0);
-  CHECK(r.out.find("\"empty_rows\":2") != std::string::npos);
-  const auto expected =
-      reference_backward(in.Q, in.K, in.V, in.dO, {.scale = -0.7, .causal = true}, &in.dLSE);
-  check_close(written<double>(folder, "dq"), expected.dQ, kFloat64);
-  check_close(written<double>(folder, "dk"), expected.dK, kFloat64);
-  check_close(written<double>(folder, "dv"), expected.dV, kFloat64);
+  CHECK(contains(r.out, "\"empty_rows\":2"));
+  check_gradients(
+      written<double>(out),
+      reference_backward(in.Q, in.K, in.V, in.dO, {.scale = -0.7, .causal = true}, &in.dLSE),
+      kFloat64);
 }
 
 TEST_CASE("cpu: executable gives the same bits with any number of threads") {
   const TemporaryFolder folder;
-  std::vector<Floats> dQ, dK;
+  std::vector<Written<float>> results;
   for (const char* threads : {"1", "2", "7"}) {
     setenv("OMP_NUM_THREADS", threads, 1);
-    REQUIRE(run({"--n", "300", "--nk", "200", "--d", "24", "--causal", "--br", "16", "--bc",
-                 "8", "--out", folder.file("out")})
+    REQUIRE(run(words("--n 300 --nk 200 --d 24 --causal --br 16 --bc 8"),
+                {"--out", folder.file("out")})
                 .exit_code == 0);
-    dQ.push_back(written<float>(folder, "dq"));
-    dK.push_back(written<float>(folder, "dk"));
-    CHECK(same_bits(dQ.back(), dQ.front()));
-    CHECK(same_bits(dK.back(), dK.front()));
+    results.push_back(written<float>(folder.file("out")));
+    CHECK(same_gradients(results.back(), results.front()));
   }
   unsetenv("OMP_NUM_THREADS");
 }
@@ -1028,7 +913,7 @@ TEST_CASE("cpu: executable gives the same bits with any number of threads") {
 // One (Nq, Nk) matrix of float32 would be 1 GiB here; the largest of all the processes that
 // these tests have started must have stayed far below.
 TEST_CASE("cpu: executable never holds a matrix of Nq by Nk") {
-  REQUIRE(run({"--n", "16384", "--d", "2", "--causal"}).exit_code == 0);
+  REQUIRE(run(words("--n 16384 --d 2 --causal")).exit_code == 0);
   rusage children{};
   REQUIRE(getrusage(RUSAGE_CHILDREN, &children) == 0);
   CHECK(children.ru_maxrss < 512 * 1024);  // KiB
@@ -1036,33 +921,22 @@ TEST_CASE("cpu: executable never holds a matrix of Nq by Nk") {
 
 TEST_CASE("cpu: executable takes empty inputs") {
   const TemporaryFolder folder;
-  for (const Size size : {Size{0, 3}, {3, 0}, {0, 0}}) {
-    write_npy(folder.file("q.npy"), to_npy(Floats(Floats::Ones(size.Nq, 4))));
-    write_npy(folder.file("k.npy"), to_npy(Floats(Floats::Ones(size.Nk, 4))));
-    for (const std::string device : {"cpu", device_kind()}) {
-      if (device == "cuda" && !device_available()) continue;
-      REQUIRE(run({"--q", folder.file("q.npy"), "--k", folder.file("k.npy"), "--v",
-                   folder.file("k.npy"), "--do", folder.file("q.npy"), "--device", device,
-                   "--out", folder.file("out")})
-                  .exit_code == 0);
-      check_close(written<float>(folder, "dq"), Matrix<double>::Zero(size.Nq, 4), {0, 0});
-      check_close(written<float>(folder, "dk"), Matrix<double>::Zero(size.Nk, 4), {0, 0});
-      check_close(written<float>(folder, "dv"), Matrix<double>::Zero(size.Nk, 4), {0, 0});
-    }
-  }
+  const auto check = [&](Index Nq, Index Nk, const Arguments& inputs,
+                         const std::string& device) {
+    run_on(device, joined(inputs, {"--do", folder.file("q.npy")}), folder.file("out"));
+    const Floats dQ = Floats::Zero(Nq, 4), dK = Floats::Zero(Nk, 4);
+    check_gradients(written<float>(folder.file("out")), Written<float>{dQ, dK, dK}, {0, 0});
+  };
+  each_empty_head(folder, check);
 }
 
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   const TemporaryFolder folder;
-  const auto put = [&](const char* name, const NpyArray& array) {
-    write_npy(folder.file(name), array);
-    return folder.file(name);
-  };
-  const std::string q = put("q.npy", to_npy(Floats(Floats::Ones(2, 4)))),
-                    k = put("k.npy", to_npy(Floats(Floats::Ones(3, 4)))),
-                    dlse = put("dlse.npy", to_npy(Vector<float>(Vector<float>::Ones(3)))),
-                    q_double =
-                        put("q_double.npy", to_npy(Matrix<double>(Matrix<double>::Ones(2, 4))));
+  const Matrix<double> f8 = Matrix<double>::Ones(2, 4);
+  const std::string q = put(folder, "q.npy", to_npy(Floats(Floats::Ones(2, 4)))),
+                    k = put(folder, "k.npy", to_npy(Floats(Floats::Ones(3, 4)))),
+                    dlse = put(folder, "dlse.npy", to_npy(vector({1, 1, 1}))),
+                    q_double = put(folder, "q_double.npy", to_npy(f8));
   check_refused({"--q", q, "--causal"}, "--k");
   check_refused({"--q", q, "--k", k, "--v", k, "--do", k}, "k.npy: dimension 0 (Nq) is 3");
   check_refused({"--q", q, "--k", k, "--v", k, "--do", q_double}, "q_double.npy is f8");
@@ -1071,13 +945,10 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   check_refused({"--q", q, "--k", k, "--v", k, "--do", folder.file("none.npy")}, "none.npy");
   check_refused({"--do", q}, "--q");
   check_refused({"--do", q, "--n", "2"}, "--n");
-  check_refused({"--n", "4", "--form", "atomic_dq"}, "--device");
+  check_refused(words("--n 4 --form atomic_dq"), "--device");
   check_refused({"--n", "4", "--device", device_kind(), "--form", "three"}, "--form");
-  check_refused({"--br", "0"}, "--br");
-  check_refused({"--d", "257"}, "--d");
-  check_refused({"--scale", "nan"}, "--scale");
-  if (std::string(device_kind()) == "sim") {
-    check_refused({"--device", "sim", "--d", "256", "--n", "4", "--br", "64", "--bc", "64"},
-                  "232448");
-  }
+  check_refused(words("--br 0"), "--br");
+  check_refused(words("--d 257"), "--d");
+  check_refused(words("--scale nan"), "--scale");
+  if (simulated()) check_refused(words("--device sim --d 256 --n 4 --br 64 --bc 64"), "232448");
 }

@@ -5,8 +5,6 @@
 // Cases named Kxx come from public reports about other kernels; each says where from.
 #include <doctest/doctest.h>
 
-#include <sstream>
-
 #include "chapters/04_causal_skipping/causal_forward.hpp"
 #include "chapters/08_loop_order/kv_outer.hpp"
 #include "chapters/08_loop_order/kv_outer_cuda.hpp"
@@ -16,13 +14,12 @@
 #include "chapters/08_loop_order/tell_apart.hpp"
 #include "chapters/08_loop_order/wrong_versions.hpp"
 #include "common/device/eigen.hpp"
-#include "common/reference/attention.hpp"
 #include "common/tensor/ceil_div.hpp"
-#include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/head.hpp"
+#include "tests/support/results.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -34,7 +31,6 @@ struct Options {
   bool causal = false;
   std::optional<double> scale = {};
 };
-using Floats = Matrix<float>;
 struct Result {
   Floats O;
   Vector<float> LSE, m, l;         // m and l stay NaN where the queries are outside
@@ -62,17 +58,17 @@ constexpr double kMinusInf = -kInf<double>;
 
 void forward_on_cpu(const Way& way, const Floats& Q, const Floats& K, const Floats& V,
                     const Options& o, Result& r) {
-  const Floats Q_before = Q, K_before = K, V_before = V;
-  const Counts counts =
-      way.order == LoopOrder::q_outer
-          ? q_outer_cpu<float>(Q, K, V, r.O, r.LSE, o.tile, o.causal, o.scale)
-          : kv_outer_cpu<float>(Q, K, V, r.O, r.m, r.l, o.tile, o.causal, o.scale, way.when);
+  Counts counts;
+  const auto call = [&] {
+    counts =
+        way.order == LoopOrder::q_outer
+            ? q_outer_cpu<float>(Q, K, V, r.O, r.LSE, o.tile, o.causal, o.scale)
+            : kv_outer_cpu<float>(Q, K, V, r.O, r.m, r.l, o.tile, o.causal, o.scale, way.when);
+  };
+  check_unchanged(call, Q, K, V);
   CHECK(counts ==
         predict_loop_order(way.order, Q.rows(), K.rows(), Q.cols(), o.tile, o.causal));
   r.traffic = bytes_moved(counts, 4);
-  CHECK(same_bits(Q, Q_before));
-  CHECK(same_bits(K, K_before));
-  CHECK(same_bits(V, V_before));
 }
 
 void forward_on_device(const Way& way, const Floats& Q, const Floats& K, const Floats& V,
@@ -94,9 +90,7 @@ void forward_on_device(const Way& way, const Floats& Q, const Floats& K, const F
     }
   }
   r = {to_host(O), to_host(LSE), to_host(m), to_host(l), r.traffic};
-  CHECK(same_bits(to_host(device_Q), Q));
-  CHECK(same_bits(to_host(device_K), K));
-  CHECK(same_bits(to_host(device_V), V));
+  check_holds(device_Q, Q, device_K, K, device_V, V);
 }
 
 // Outputs start as NaN, and inputs must come back unchanged.
@@ -108,47 +102,18 @@ Result Way::forward(const Floats& Q, const Floats& K, const Floats& V, const Opt
   return r;
 }
 
-ReferenceResult exact(const Floats& Q, const Floats& K, const Floats& V, const Options& o) {
-  return reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>(),
-                             {.scale = o.scale, .causal = o.causal});
-}
-
 void check_result(const Result& actual, const ReferenceResult& expected, const Way& way) {
-  check_close(actual.O, expected.O, kFloat32);
-  check_close(actual.LSE, expected.LSE, kFloat32);
+  check_outputs(actual, expected);
   if (way.order == LoopOrder::q_outer) return;
   check_close(actual.m, expected.m, kFloat32);
   check_close(actual.l, expected.l, kFloat32);
 }
 
 void check_traffic(const Result& actual, const Counts& predicted) {
-  if (!actual.traffic) {
-    CHECK(std::string(device_kind()) == "cuda");  // a GPU does not count
-    return;
-  }
+  if (!counted(actual.traffic)) return;
   const Traffic bytes = bytes_moved(predicted, 4);
   CHECK(actual.traffic->read_bytes == bytes.read_bytes);
   CHECK(actual.traffic->written_bytes == bytes.written_bytes);
-}
-
-// A matrix of one column.
-Floats column(const std::vector<float>& values) {
-  return Eigen::Map<const Floats>(values.data(), static_cast<Index>(values.size()), 1);
-}
-Matrix<double> doubles(const std::vector<double>& values) {
-  return Eigen::Map<const Matrix<double>>(values.data(), static_cast<Index>(values.size()), 1);
-}
-
-struct Size {
-  Index Nq, Nk;
-};
-struct Head {
-  Floats Q, K, V;
-};
-Head random_head(Index Nq, Index Nk, Index d, std::uint64_t seed = 0, double deviation = 1.0) {
-  return {random_matrix<float>(Nq, d, seed, 0, deviation),
-          random_matrix<float>(Nk, d, seed, 1, deviation),
-          random_matrix<float>(Nk, d, seed, 2)};
 }
 
 // One query of 1 against keys that are their own scores.
@@ -171,7 +136,7 @@ void check_head(const Way& way, const Head& h, const Options& o) {
   const std::string where = at(way, size, h.Q.cols(), o);
   CAPTURE(where);
   const Result r = way.forward(h.Q, h.K, h.V, o);
-  check_result(r, exact(h.Q, h.K, h.V, o), way);
+  check_result(r, reference(h.Q, h.K, h.V, {.scale = o.scale, .causal = o.causal}), way);
   check_traffic(r,
                 predict_loop_order(way.order, size.Nq, size.Nk, h.Q.cols(), o.tile, o.causal));
 }
@@ -423,12 +388,10 @@ void repeatable(const Ways& all) {
       const Options o{.tile = {size.Nq == 4 ? 4 : 16, size.Nq == 4 ? 1 : 32}, .causal = true};
       CAPTURE(way.name);
       const Result first = way.forward(Q, K, V, o);
-      check_result(first, exact(Q, K, V, o), way);
+      check_result(first, reference(Q, K, V, {.causal = true}), way);
       for (int run = 0; run < 10; ++run) {
         way.forward(K, Q, Q, {.tile = {32, 16}, .scale = 0.1});
-        const Result again = way.forward(Q, K, V, o);
-        CHECK(same_bits(again.O, first.O));
-        CHECK(same_bits(again.LSE, first.LSE));
+        CHECK(same_outputs(way.forward(Q, K, V, o), first));
       }
     }
   }
@@ -438,21 +401,11 @@ void bad_arguments(const Ways& all) {
   const auto [Q, K, V] = random_head(3, 4, 5);
   for (const Way& way : all) {
     CAPTURE(way.name);
-    const auto message = [&](const Floats& q, const Floats& k, const Floats& v,
-                             Tiling tile) -> std::string {
-      try {
-        way.forward(q, k, v, {.tile = tile});
-      } catch (const std::invalid_argument& e) {
-        return e.what();
-      }
-      return "accepted";
+    const auto message = [&](const Floats& q, const Floats& k, const Floats& v, Tiling tile) {
+      return message_of([&] { way.forward(q, k, v, {.tile = tile}); });
     };
-    CHECK(message(Q, Floats::Zero(4, 6), V, {}) == "K must be [4, 5], found [4, 6]");
-    CHECK(message(Q, K, Floats::Zero(3, 5), {}) == "V must be [4, 5], found [3, 5]");
-    CHECK(message(Q, K, V, {.Br = 0, .Bc = 4}) == "Br must be at least 1, found 0");
+    check_refused_shapes(message);
     CHECK(message(Q, K, V, {.Br = 4, .Bc = -1}) == "Bc must be at least 1, found -1");
-    CHECK(message(Floats(2, 0), Floats(3, 0), Floats(3, 0), {}) ==
-          "the head dimension d must be from 1 to 256, found 0");
   }
 }
 
@@ -462,78 +415,66 @@ TEST_CASE("cpu: every ragged size agrees with naive attention and its formula") 
   ragged_sizes(kOnCpu);
 }
 TEST_CASE("device: every ragged size agrees with naive attention and its formula") {
-  if (!have_device()) return;
-  ragged_sizes(kOnDevice);
+  if (have_device()) ragged_sizes(kOnDevice);
 }
 
 TEST_CASE("cpu: the result does not depend on the tile shape K22") { tile_shapes(kOnCpu); }
 TEST_CASE("device: the result does not depend on the tile shape K22") {
-  if (!have_device()) return;
-  tile_shapes(kOnDevice);
+  if (have_device()) tile_shapes(kOnDevice);
 }
 
 TEST_CASE("cpu: every head dimension agrees with naive attention") { head_dimensions(kOnCpu); }
 TEST_CASE("device: every head dimension agrees with naive attention") {
-  if (!have_device()) return;
-  head_dimensions(kOnDevice);
+  if (have_device()) head_dimensions(kOnDevice);
 }
 
 TEST_CASE("cpu: any finite scale is right and others are refused") { scales(kOnCpu); }
 TEST_CASE("device: any finite scale is right and others are refused") {
-  if (!have_device()) return;
-  scales(kOnDevice);
+  if (have_device()) scales(kOnDevice);
 }
 
 TEST_CASE("cpu: PyTorch's float64 results are met on synthetic and real data") {
   goldens_agree(kOnCpu);
 }
 TEST_CASE("device: PyTorch's float64 results are met on synthetic and real data") {
-  if (!have_device()) return;
-  goldens_agree(kOnDevice);
+  if (have_device()) goldens_agree(kOnDevice);
 }
 
 TEST_CASE("cpu: the maximum may fall and rise from tile to tile") { moving_maximum(kOnCpu); }
 TEST_CASE("device: the maximum may fall and rise from tile to tile") {
-  if (!have_device()) return;
-  moving_maximum(kOnDevice);
+  if (have_device()) moving_maximum(kOnDevice);
 }
 
 TEST_CASE("cpu: rows without keys K01 K02 K03") { rows_without_keys(kOnCpu); }
 TEST_CASE("device: rows without keys K01 K02 K03") {
-  if (!have_device()) return;
-  rows_without_keys(kOnDevice);
+  if (have_device()) rows_without_keys(kOnDevice);
 }
 
 TEST_CASE("cpu: NaN reaches the rows that see it and no other K13") {
   nan_and_infinity(kOnCpu);
 }
 TEST_CASE("device: NaN reaches the rows that see it and no other K13") {
-  if (!have_device()) return;
-  nan_and_infinity(kOnDevice);
+  if (have_device()) nan_and_infinity(kOnDevice);
 }
 
 TEST_CASE("cpu: reported cases K01 K02 K08 K15 K20") { reported_cases(kOnCpu); }
 TEST_CASE("device: reported cases K01 K02 K08 K15 K20") {
-  if (!have_device()) return;
-  reported_cases(kOnDevice);
+  if (have_device()) reported_cases(kOnDevice);
 }
 
 TEST_CASE("cpu: the counts by hand K21 flash-attention 1705") { counts_by_hand(kOnCpu); }
 TEST_CASE("device: the counts by hand K21 flash-attention 1705") {
-  if (!have_device()) return;
-  counts_by_hand(kOnDevice);
+  if (have_device()) counts_by_hand(kOnDevice);
 }
 
 TEST_CASE("cpu: the same bits at every run K04 K10 K16") { repeatable(kOnCpu); }
 TEST_CASE("device: the same bits at every run K04 K10 K16") {
-  if (!have_device()) return;
-  repeatable(kOnDevice);
+  if (have_device()) repeatable(kOnDevice);
 }
 
 TEST_CASE("cpu: bad arguments are named") { bad_arguments(kOnCpu); }
 TEST_CASE("device: bad arguments are named") {
-  if (!have_device()) return;
-  bad_arguments(kOnDevice);
+  if (have_device()) bad_arguments(kOnDevice);
 }
 
 // ---- formulas
@@ -682,8 +623,7 @@ TEST_CASE("cpu: with the queries outside O has the bits of chapter 04") {
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
   for (const Index Nk : {0, 1, 20, 33, 64, 65, 129}) {
-    const auto Q = random_matrix<double>(33, 16, 1, 0), K = random_matrix<double>(Nk, 16, 1, 1),
-               V = random_matrix<double>(Nk, 16, 1, 2);
+    const auto [Q, K, V] = random_head<double>(33, Nk, 16, 1);
     const auto expected = reference_attention(Q, K, V, {.causal = true});
     Matrix<double> O = Matrix<double>::Constant(33, 16, NAN);
     Vector<double> m = Vector<double>::Constant(33, NAN), l = m, LSE = m;
@@ -710,12 +650,12 @@ TEST_CASE("cpu: statistics of another size are refused by name") {
   const Head head = random_head(3, 4, 5);
   Floats O(3, 5);
   Vector<float> right(3), wrong(2);
-  CHECK_THROWS_WITH_AS(q_outer_cpu<float>(head.Q, head.K, head.V, O, wrong),
-                       "LSE must be [3], found [2]", std::invalid_argument);
-  CHECK_THROWS_WITH_AS(kv_outer_cpu<float>(head.Q, head.K, head.V, O, wrong, right),
-                       "m must be [3], found [2]", std::invalid_argument);
-  CHECK_THROWS_WITH_AS(kv_outer_cpu<float>(head.Q, head.K, head.V, O, right, wrong),
-                       "l must be [3], found [2]", std::invalid_argument);
+  CHECK(message_of([&] { q_outer_cpu<float>(head.Q, head.K, head.V, O, wrong); }) ==
+        "LSE must be [3], found [2]");
+  CHECK(message_of([&] { kv_outer_cpu<float>(head.Q, head.K, head.V, O, wrong, right); }) ==
+        "m must be [3], found [2]");
+  CHECK(message_of([&] { kv_outer_cpu<float>(head.Q, head.K, head.V, O, right, wrong); }) ==
+        "l must be [3], found [2]");
 }
 
 // ---- the device's own
@@ -727,9 +667,7 @@ TEST_CASE("device: CPU and device agree with each other") {
   for (std::size_t w = 0; w < cpu.size(); ++w) {
     CAPTURE(cpu[w].name);
     const Options o{.tile = {32, 32}, .causal = true};
-    const Result a = device[w].forward(Q, K, V, o), b = cpu[w].forward(Q, K, V, o);
-    check_close(a.O, b.O, kFloat32);
-    check_close(a.LSE, b.LSE, kFloat32);
+    check_outputs(device[w].forward(Q, K, V, o), cpu[w].forward(Q, K, V, o));
   }
 }
 
@@ -779,22 +717,13 @@ TEST_CASE("device: at the end every block has had its turns") {
 
 TEST_CASE("device: any order of the threads gives the same bits") {
   if (!have_device()) return;
-  const auto [Q, K, V] = random_head(20, 27, 10, 12);
+  const Head h = random_head(20, 27, 10, 12);
   for (const Way& way : kOnDevice) {
     CAPTURE(way.name);
     const Options o{.tile = {8, 8}, .causal = true};
-    set_thread_order(ThreadOrder::forward);
-    const Result first = way.forward(Q, K, V, o);
-    const std::pair<ThreadOrder, std::uint64_t> orders[] = {
-        {ThreadOrder::reverse, 0}, {ThreadOrder::random, 1}, {ThreadOrder::random, 2}};
-    for (const auto& [order, seed] : orders) {
-      set_thread_order(order, seed);
-      const Result again = way.forward(Q, K, V, o);
-      CHECK(same_bits(again.O, first.O));
-      CHECK(same_bits(again.LSE, first.LSE));
-    }
+    const Result first = way.forward(h.Q, h.K, h.V, o);
+    in_other_thread_orders([&] { CHECK(same_outputs(way.forward(h.Q, h.K, h.V, o), first)); });
   }
-  set_thread_order(ThreadOrder::forward);
 }
 
 TEST_CASE("device: the counts of errata E15 are met at full size") {
@@ -809,73 +738,35 @@ TEST_CASE("device: the counts of errata E15 are met at full size") {
 
 TEST_CASE("device: what does not fit is refused before anything is written") {
   if (!have_device()) return;
-  const auto [Q, K, V] = random_head(2, 2, 256);
-  const std::int64_t limit = device_limits().shared_bytes_per_block;
-  const std::string expected =
-      "tiles of Br = 64, Bc = 64 with d = 256 need 279552 bytes of shared memory, "
-      "but a block of this device has " +
-      std::to_string(limit);
+  const Head h = random_head(2, 2, 256);
   for (const Way& way : kOnDevice) {
-    CHECK_THROWS_WITH_AS(way.forward(Q, K, V, {.tile = {64, 64}}), expected.c_str(),
-                         std::invalid_argument);
+    CHECK(message_of([&] {
+            way.forward(h.Q, h.K, h.V, {.tile = {64, 64}});
+          }) == does_not_fit("tiles of Br = 64, Bc = 64 with d = 256", 279552));
   }
-  const auto device_Q = to_device(Q), device_K = to_device(K), device_V = to_device(V);
+  const auto device_Q = to_device(h.Q), device_K = to_device(h.K), device_V = to_device(h.V);
   DeviceMatrix<float> O = to_device(Floats(Floats::Constant(2, 256, 7)));
   DeviceArray<float> right(2), wrong(3);
   DeviceArray<unsigned> turns(2), no_turns(1);
   const auto message = [&](DeviceArray<float>& m, DeviceArray<float>& l,
-                           DeviceArray<unsigned>& t,
-                           std::optional<double> scale) -> std::string {
-    try {
+                           DeviceArray<unsigned>& t, std::optional<double> scale) {
+    return message_of([&] {
       kv_outer_cuda(device_Q, device_K, device_V, O, m, l, t, {8, 8}, false, scale);
-    } catch (const std::invalid_argument& e) {
-      return e.what();
-    }
-    return "accepted";
+    });
   };
   CHECK(message(wrong, right, turns, {}) == "m must be [2], found [3]");
   CHECK(message(right, wrong, turns, {}) == "l must be [2], found [3]");
   CHECK(message(right, right, no_turns, {}) == "turns must be [2], found [1]");
   CHECK(message(right, right, turns, kNan) == "the scale must be finite in float32, found nan");
   CHECK(same_bits(to_host(O), Floats(Floats::Constant(2, 256, 7))));
-  CHECK_THROWS_WITH_AS(q_outer_cuda(device_Q, device_K, device_V, O, wrong, {8, 8}),
-                       "LSE must be [2], found [3]", std::invalid_argument);
+  CHECK(message_of([&] {
+          q_outer_cuda(device_Q, device_K, device_V, O, wrong, {8, 8});
+        }) == "LSE must be [2], found [3]");
 }
 
 // ---- the executable
 
 namespace {
-
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-void check_prints(const ProgramResult& r, const std::string& part) {
-  CAPTURE(r.out);
-  CAPTURE(r.err);
-  CAPTURE(part);
-  CHECK(r.exit_code == 0);
-  CHECK(r.out.find(part) != std::string::npos);
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(r.err.find(part) != std::string::npos);
-}
-
-// "--order kv_outer" -> {"--order", "kv_outer"}; with more of them behind.
-std::vector<std::string> words(const std::string& line, std::vector<std::string> more = {}) {
-  std::istringstream stream(line);
-  std::vector<std::string> result;
-  for (std::string word; stream >> word;) result.push_back(word);
-  result.insert(result.end(), more.begin(), more.end());
-  return result;
-}
 
 // The ways of the command line.
 const char* const kWays[] = {"--order q_outer", "--order kv_outer",
@@ -884,23 +775,15 @@ const char* const kWays[] = {"--order q_outer", "--order kv_outer",
 void program_on_real_data(const std::string& device) {
   const Golden g = goldens("real")[3];
   const TemporaryFolder folder;
-  const auto file = [&](const char* name) { return (g.folder / name).string(); };
+  const auto out = folder.path() / "out/deep";
   for (const std::string way : kWays) {
     for (const bool causal : {true, false}) {
       CAPTURE(way);
       CAPTURE(causal);
-      const std::string options =
-          way + " --device " + device + " --json" + (causal ? " --causal" : "");
-      const ProgramResult r =
-          run(words(options, {"--q", file("q.npy"), "--k", file("k.npy"), "--v", file("v.npy"),
-                              "--out", folder.file("out/deep")}));
-      check_prints(r, "\"device\":\"" + device + "\"");
-      const auto written = [&](const std::string& name) {
-        return read_npy(folder.file("out/deep/" + name + ".npy"));
-      };
-      check_close(to_matrix<float>(written("o"), "o"), causal ? g.O_causal : g.O, kFloat32);
-      check_close(to_vector<float>(written("lse"), "lse"), causal ? g.LSE_causal : g.LSE,
-                  kFloat32);
+      const Arguments options = words(way + (causal ? " --causal" : ""));
+      run_on(device, joined(input_files(g.folder, {"q", "k", "v"}), options), out);
+      check_close(load_matrix<float>(out, "o"), causal ? g.O_causal : g.O, kFloat32);
+      check_close(load_vector<float>(out, "lse"), causal ? g.LSE_causal : g.LSE, kFloat32);
     }
   }
 }
@@ -916,11 +799,11 @@ void json_counts(const std::string& device, Index d, LoopOrder order, bool causa
     return "\"" + key + "\":" + (device == "cuda" ? "null" : std::to_string(n)) +
            ",\"predicted_" + key + "\":" + std::to_string(n);
   };
-  check_prints(r, pair("reads", c.reads) + "," + pair("writes", c.writes) + "," +
-                      pair("statistics_reads", c.statistics_reads) + "," +
-                      pair("statistics_writes", c.statistics_writes));
-  check_prints(r, "\"order\":\"" + name + "\",\"normalise\":\"" +
-                      (q_outer ? "once" : "every_tile") + "\"");
+  check_prints(r, {pair("reads", c.reads) + "," + pair("writes", c.writes) + "," +
+                       pair("statistics_reads", c.statistics_reads) + "," +
+                       pair("statistics_writes", c.statistics_writes),
+                   "\"order\":\"" + name + "\",\"normalise\":\"" +
+                       (q_outer ? "once" : "every_tile") + "\""});
 }
 
 void json_counts(const std::string& device) {
@@ -934,98 +817,60 @@ void json_counts(const std::string& device) {
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration runs and shows E16 and E37") {
-  const ProgramResult r = run({});
-  check_prints(r, "         1   4  1.5530      33.4291   51.9155");
-  check_prints(r, "   64  128    2229248    1736704   kv_outer");
-  check_prints(r, "is 1180672 to 1736704");
   // E37: 4 heads of 16384 in tiles of 128. E16: a single query is one block a head in both
-  check_prints(r, "              4           4                512      4        512");
-  check_prints(r, "3.342914");
-  check_prints(r, "1.500000");
-  check_prints(r, " nan\n");
+  check_prints(run({}), {"         1   4  1.5530      33.4291   51.9155",
+                         "   64  128    2229248    1736704   kv_outer", "is 1180672 to 1736704",
+                         "              4           4                512      4        512",
+                         "3.342914", "1.500000", " nan\n"});
 }
 
 TEST_CASE("cpu: executable on a real sentence meets PyTorch") { program_on_real_data("cpu"); }
 TEST_CASE("device: executable on a real sentence meets PyTorch") {
-  if (!have_device()) return;
-  program_on_real_data(device_kind());
+  if (have_device()) program_on_real_data(device_kind());
 }
 
 TEST_CASE("cpu: executable counts as JSON") { json_counts("cpu"); }
 TEST_CASE("device: executable counts as JSON") {
-  if (!have_device()) return;
-  json_counts(device_kind());
+  if (have_device()) json_counts(device_kind());
 }
 
 TEST_CASE("cpu: executable computes f8 input in float64 and keeps its type") {
   const TemporaryFolder folder;
-  const auto Q = random_matrix<double>(7, 3, 0, 0), K = random_matrix<double>(5, 3, 0, 1),
-             V = random_matrix<double>(5, 3, 0, 2);
-  write_npy(folder.file("q.npy"), to_npy(Q));
-  write_npy(folder.file("k.npy"), to_npy(K));
-  write_npy(folder.file("v.npy"), to_npy(V));
+  const auto [Q, K, V] = random_head<double>(7, 5, 3);
+  const auto out = folder.path() / "out";
+  const Arguments inputs =
+      joined(put_inputs(folder, {{"q", to_npy(Q)}, {"k", to_npy(K)}, {"v", to_npy(V)}}),
+             {"--out", out.string()});
   const auto expected = reference_attention(Q, K, V, {.scale = -0.7, .causal = true});
   for (const std::string way : kWays) {
-    const ProgramResult r =
-        run(words(way + " --br 2 --bc 3 --causal --scale -0.7",
-                  {"--q", folder.file("q.npy"), "--k", folder.file("k.npy"), "--v",
-                   folder.file("v.npy"), "--out", folder.file("out")}));
-    check_prints(r, "Counted while it ran; the formula agrees.");
-    check_close(to_matrix<double>(read_npy(folder.file("out/o.npy")), "o"), expected.O,
-                kFloat64);
-    check_close(to_vector<double>(read_npy(folder.file("out/lse.npy")), "lse"), expected.LSE,
-                kFloat64);
+    check_prints(run(words(way + " --br 2 --bc 3 --causal --scale -0.7"), inputs),
+                 "Counted while it ran; the formula agrees.");
+    check_close(load_matrix<double>(out, "o"), expected.O, kFloat64);
+    check_close(load_vector<double>(out, "lse"), expected.LSE, kFloat64);
   }
 }
 
 TEST_CASE("cpu: executable takes empty inputs") {
   const TemporaryFolder folder;
-  for (const Size size : {Size{0, 3}, {3, 0}, {0, 0}}) {
-    const Index Nq = size.Nq, Nk = size.Nk;
-    write_npy(folder.file("q.npy"), to_npy(Floats(Floats::Ones(Nq, 4))));
-    write_npy(folder.file("k.npy"), to_npy(Floats(Floats::Ones(Nk, 4))));
-    for (const std::string device : {"cpu", device_kind()}) {
-      if (device == "cuda" && !device_available()) continue;
-      for (const std::string order : {"q_outer", "kv_outer"}) {
-        const ProgramResult r = run({"--q", folder.file("q.npy"), "--k", folder.file("k.npy"),
-                                     "--v", folder.file("k.npy"), "--device", device, "--order",
-                                     order, "--out", folder.file("out")});
-        CAPTURE(r.err);
-        REQUIRE(r.exit_code == 0);
-        check_close(to_matrix<float>(read_npy(folder.file("out/o.npy")), "o"),
-                    Matrix<double>::Zero(Nq, 4), {0, 0});
-        check_close(to_vector<float>(read_npy(folder.file("out/lse.npy")), "lse"),
-                    Vector<double>::Constant(Nq, kMinusInf), {0, 0});
-      }
+  const auto out = folder.path() / "out";
+  const auto check = [&](Index Nq, Index, const Arguments& inputs, const std::string& device) {
+    for (const std::string order : {"q_outer", "kv_outer"}) {
+      run_on(device, joined(inputs, {"--order", order}), out);
+      check_close(load_matrix<float>(out, "o"), Matrix<double>::Zero(Nq, 4), {0, 0});
+      check_close(load_vector<float>(out, "lse"), Vector<double>::Constant(Nq, kMinusInf),
+                  {0, 0});
     }
-  }
+  };
+  each_empty_head(folder, check);
 }
 
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
-  const TemporaryFolder folder;
-  const auto put = [&](const char* name, const NpyArray& array) {
-    write_npy(folder.file(name), array);
-    return folder.file(name);
-  };
-  const std::string q = put("q.npy", to_npy(Floats(Floats::Ones(2, 4)))),
-                    k = put("k.npy", to_npy(Floats(Floats::Ones(3, 4)))),
-                    k_narrow = put("k_narrow.npy", to_npy(Floats(Floats::Ones(3, 5)))),
-                    k_double =
-                        put("k_double.npy", to_npy(Matrix<double>(Matrix<double>::Ones(3, 4))));
-  check_refused({"--q", q, "--causal"}, "--k");
-  check_refused({"--q", q, "--k", k, "--v", folder.file("none.npy")}, "none.npy");
-  check_refused({"--q", q, "--k", k_narrow, "--v", k}, "k_narrow.npy: dimension 1 (d) is 5");
-  check_refused({"--q", q, "--k", k_double, "--v", k}, "k_double.npy is f8");
+  check_refused_heads({"--causal"});
   check_refused(words("--order v2"), "--order");
   check_refused(words("--order kv_outer --normalise twice"), "--normalise");
   check_refused(words("--normalise once"), "--normalise is for --order kv_outer");
-  check_refused(words("--br 0"), "--br");
-  check_refused(words("--d 257"), "--d");
   check_refused(words("--scale nan"), "--scale");
-  check_refused({"--q", q, "--k", k, "--v", k, "--n", "4"}, "--n");
-  const std::string other = std::string(device_kind()) == "sim" ? "cuda" : "sim";
-  check_refused({"--device", other, "--n", "4"}, other);
-  if (std::string(device_kind()) == "sim") {
+  if (simulated()) {
     check_refused(words("--device sim --d 256 --n 4 --br 64 --bc 64"), "232448");
     // the tiles fit to the byte, but the number of the block does not
     check_refused(words("--device sim --d 1 --n 4 --br 31 --bc 1755 --order kv_outer"),

@@ -16,20 +16,18 @@
 #include "chapters/09_flash_decoding/wrong_versions.hpp"
 #include "common/cli/batch.hpp"
 #include "common/device/eigen.hpp"
-#include "common/reference/heads.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/heads.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/head.hpp"
+#include "tests/support/results.hpp"
+#include "tests/support/strided_heads.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
 
 namespace {
 
-using Floats = Matrix<float>;
-using Heads = HeadsArray<float>;
 struct Inputs {
   Heads Q, K, V;
 };
@@ -44,14 +42,12 @@ constexpr Merge kMerges[] = {Merge::sequential, Merge::tree, Merge::last_block};
 
 // Outputs start as NaN, and inputs must come back unchanged.
 Decoded on_cpu(const Inputs& in, const DecodingOptions& options) {
-  const Inputs before = in;
-  Decoded out{Heads(in.Q.B(), in.Q.H(), in.Q.N(), in.Q.d(), NAN),
-              Floats::Constant(in.Q.B() * in.Q.H(), in.Q.N(), NAN)};
-  flash_decoding_cpu<float>(in.Q.view(), in.K.view(), in.V.view(), out.O.view(), out.LSE,
-                            options);
-  CHECK(same_bits(as_rows(in.Q), as_rows(before.Q)));
-  CHECK(same_bits(as_rows(in.K), as_rows(before.K)));
-  CHECK(same_bits(as_rows(in.V), as_rows(before.V)));
+  Decoded out{nan_like(in.Q), Floats::Constant(in.Q.B() * in.Q.H(), in.Q.N(), NAN)};
+  const auto call = [&] {
+    flash_decoding_cpu<float>(in.Q.view(), in.K.view(), in.V.view(), out.O.view(), out.LSE,
+                              options);
+  };
+  check_unchanged(call, in.Q, in.K, in.V);
   return out;
 }
 
@@ -60,9 +56,7 @@ Decoded on_device(const Inputs& in, const DecodingOptions& options) {
   DeviceHeads<float> O(in.Q.B(), in.Q.H(), in.Q.N(), in.Q.d());  // new arrays are NaN
   DeviceMatrix<float> LSE(in.Q.B() * in.Q.H(), in.Q.N());
   flash_decoding_cuda(Q, K, V, O, LSE, options);
-  CHECK(same_bits(as_rows(to_host(Q)), as_rows(in.Q)));
-  CHECK(same_bits(as_rows(to_host(K)), as_rows(in.K)));
-  CHECK(same_bits(as_rows(to_host(V)), as_rows(in.V)));
+  check_holds(Q, in.Q, K, in.K, V, in.V);
   return {to_host(O), to_host(LSE)};
 }
 
@@ -74,28 +68,7 @@ Inputs random_inputs(Index B, Index H, Index Hkv, Index Nq, Index Nk, Index d,
 }
 
 ReferenceHeadsResult exact(const Inputs& in, const DecodingOptions& options) {
-  return reference_attention_heads(
-      cast_heads<double>(in.Q).view(), cast_heads<double>(in.K).view(),
-      cast_heads<double>(in.V).view(), {.scale = options.scale, .causal = options.causal});
-}
-
-void check_decoded(const Decoded& actual, const ReferenceHeadsResult& expected) {
-  check_close(as_rows(actual.O), as_rows(expected.O), kFloat32);
-  check_close(actual.LSE, expected.LSE, kFloat32);
-}
-bool same_bits(const Decoded& a, const Decoded& b) {
-  return test::same_bits(as_rows(a.O), as_rows(b.O)) && test::same_bits(a.LSE, b.LSE);
-}
-using test::same_bits;
-
-// One head of one column.
-Heads column(const std::vector<float>& values) {
-  Heads heads(1, 1, static_cast<Index>(values.size()), 1);
-  heads.elements() = values;
-  return heads;
-}
-Floats row(const std::vector<float>& values) {
-  return Eigen::Map<const Floats>(values.data(), 1, static_cast<Index>(values.size()));
+  return reference(in.Q, in.K, in.V, {.scale = options.scale, .causal = options.causal});
 }
 
 // ---- bodies that run on both devices
@@ -103,20 +76,15 @@ Floats row(const std::vector<float>& values) {
 void ragged_sizes(const Decode& decode) {
   for (const Index Hkv : {1, 3}) {
     for (const Index group : {1, 2}) {
-      for (const Index Nq : {0, 1, 2, 5}) {
-        for (const Index Nk : {0, 1, 3, 4, 5, 9}) {
-          CAPTURE(Hkv);
-          CAPTURE(group);
-          CAPTURE(Nq);
-          CAPTURE(Nk);
-          const Inputs in = random_inputs(2, Hkv * group, Hkv, Nq, Nk, 5);
-          for (const bool causal : {false, true}) {
-            const DecodingOptions options{
-                .splits = 1 + Nk % 3, .tile = {4, 4}, .causal = causal};
-            check_decoded(decode(in, options), exact(in, options));
-          }
+      CAPTURE(Hkv);
+      CAPTURE(group);
+      each_size({0, 1, 2, 5}, {0, 1, 3, 4, 5, 9}, [&](Index Nq, Index Nk) {
+        const Inputs in = random_inputs(2, Hkv * group, Hkv, Nq, Nk, 5);
+        for (const bool causal : {false, true}) {
+          const DecodingOptions options{.splits = 1 + Nk % 3, .tile = {4, 4}, .causal = causal};
+          check_outputs(decode(in, options), exact(in, options));
         }
-      }
+      });
     }
   }
 }
@@ -134,7 +102,7 @@ void odd_shapes(const Decode& decode) {
     const Inputs in = random_inputs(1, 2, 1, 1, 37, d, 3);
     for (const Merge merge : kMerges) {
       const DecodingOptions options{.splits = 3, .merge = merge, .tile = {8, 8}};
-      check_decoded(decode(in, options), exact(in, options));
+      check_outputs(decode(in, options), exact(in, options));
     }
   }
 }
@@ -149,12 +117,12 @@ void any_splits(const Decode& decode) {
         CAPTURE(causal);
         CAPTURE(splits);
         CAPTURE(static_cast<int>(merge));
-        check_decoded(
+        check_outputs(
             decode(in, {.splits = splits, .merge = merge, .tile = {64, 4}, .causal = causal}),
             expected);
       }
     }
-    check_decoded(decode(in, {.causal = causal}), expected);  // auto
+    check_outputs(decode(in, {.causal = causal}), expected);  // auto
   }
 }
 
@@ -165,14 +133,13 @@ void tile_shapes(const Decode& decode) {
     const auto expected = exact(in, {.causal = true});
     for (const Tiling tile : {Tiling{1, 1}, {2, 3}, {3, 8}, {5, 29}, {7, 5}, {64, 64}}) {
       CAPTURE(Nq);
-      CAPTURE(tile.Br);
-      CAPTURE(tile.Bc);
+      CAPTURE(tile);
       for (const Merge merge : {Merge::sequential, Merge::last_block}) {
-        check_decoded(decode(in, {.splits = 4, .merge = merge, .tile = tile, .causal = true}),
+        check_outputs(decode(in, {.splits = 4, .merge = merge, .tile = tile, .causal = true}),
                       expected);
       }
     }
-    check_decoded(decode(in, {.splits = 2, .tile = {INT64_MAX, INT64_MAX}, .causal = true}),
+    check_outputs(decode(in, {.splits = 2, .tile = {INT64_MAX, INT64_MAX}, .causal = true}),
                   expected);
   }
 }
@@ -182,7 +149,7 @@ void scales(const Decode& decode) {
   for (const double scale : {0.0, 1.0, -1.0, -0.3, 3.0}) {
     CAPTURE(scale);
     const DecodingOptions options{.splits = 3, .tile = {4, 4}, .causal = true, .scale = scale};
-    check_decoded(decode(in, options), exact(in, options));
+    check_outputs(decode(in, options), exact(in, options));
   }
   CHECK_THROWS_AS(decode(in, {.scale = std::nan("")}), std::invalid_argument);
   CHECK_THROWS_AS(decode(in, {.scale = 1e300}), std::invalid_argument);
@@ -192,13 +159,12 @@ void goldens_agree(const Decode& decode) {
   for (const std::string set : {"gqa", "decoder"}) {
     for (const HeadsGolden& g : heads_goldens(set)) {
       CAPTURE(g.name);
-      const Decoded out = decode({g.Q, g.K, g.V}, {.splits = 3,
-                                                   .merge = Merge::tree,
-                                                   .tile = {64, 8},
-                                                   .causal = g.causal,
-                                                   .scale = g.scale});
-      check_close(as_rows(out.O), as_rows(g.O), kFloat32);
-      check_close(out.LSE, g.LSE, kFloat32);
+      const DecodingOptions options{.splits = 3,
+                                    .merge = Merge::tree,
+                                    .tile = {64, 8},
+                                    .causal = g.causal,
+                                    .scale = g.scale};
+      check_outputs(decode({g.Q, g.K, g.V}, options), g);
     }
   }
 }
@@ -230,44 +196,43 @@ void properties(const Decode& decode) {
   for (Heads* heads : {&in.K, &in.V}) {
     heads->head(0, 0) = Floats(heads->head(0, 0).colwise().reverse());
   }
-  const Decoded reversed = decode(in, options);
-  check_close(as_rows(reversed.O), as_rows(first.O).cast<double>(), kFloat32);
-  check_close(reversed.LSE, first.LSE.cast<double>(), kFloat32);
+  check_outputs(decode(in, options), first);
   in.V.head(0, 0).setConstant(2.5f);
-  check_close(as_rows(decode(in, options).O), Matrix<double>::Constant(6, 6, 2.5), kFloat32);
+  check_close(decode(in, options).O, Matrix<double>::Constant(6, 6, 2.5), kFloat32);
 }
 
 // What reports say about other kernels: the smallest input of each. Q = 1 row, or a few.
 void reported_cases(const Decode& decode) {
   const auto check = [&](const char* report, const std::vector<float>& q,
                          const std::vector<float>& k, const std::vector<float>& v,
-                         const std::vector<float>& O, const std::vector<float>& LSE,
+                         const std::vector<double>& O, const std::vector<double>& LSE,
                          bool causal = false, double scale = 1) {
     CAPTURE(report);
+    const Inputs in{one_head(q), one_head(k), one_head(v)};
     for (const Index splits : {1, 2, 3, 4, 6, 8}) {
       for (const Merge merge : kMerges) {
         for (const Index Bc : {1, 2, 4}) {
           CAPTURE(splits);
           CAPTURE(Bc);
-          const Decoded out = decode({column(q), column(k), column(v)}, {.splits = splits,
-                                                                         .merge = merge,
-                                                                         .tile = {2, Bc},
-                                                                         .causal = causal,
-                                                                         .scale = scale});
-          check_close(as_rows(out.O), row(O).transpose(), kFloat32);
-          check_close(out.LSE, row(LSE), kFloat32);
+          const Decoded out = decode(in, {.splits = splits,
+                                          .merge = merge,
+                                          .tile = {2, Bc},
+                                          .causal = causal,
+                                          .scale = scale});
+          check_close(out.O, doubles(O), kFloat32);
+          check_close(out.LSE, doubles(LSE).transpose(), kFloat32);
         }
       }
     }
   };
-  const auto ln = [](float x) { return std::log(x); };
+  const auto ln = [](double x) { return std::log(x); };
   const auto zeros = [](std::size_t n) { return std::vector<float>(n, 0.0f); };
   const float inf = kInf<float>;
-  check("the lesson's row", {1}, {1, 3, 2, 4}, {10, 20, 30, 40}, {33.429077f}, {4.44019f});
+  check("the lesson's row", {1}, {1, 3, 2, 4}, {10, 20, 30, 40}, {33.429077}, {4.44019});
   check("K12 vllm 47188", {0}, zeros(5), {1, 2, 3, 4, 5}, {3}, {ln(5)});
   check("K01 flashinfer 4452", {1, 1, 1}, {1}, {5}, {0, 0, 5}, {-inf, -inf, 1}, true);
   check("K01 flash-attention 2082", {-200, -200, -200, -200}, {1, 1, 1, 1}, {1, 2, 3, 4},
-        {1, 1.5, 2, 2.5}, {-200, -199.306853f, -198.901388f, -198.613706f}, true);
+        {1, 1.5, 2, 2.5}, {-200, -199.306853, -198.901388, -198.613706}, true);
   check("K01 lattice 373", {-20000, 0}, {1, 0}, {1, 100}, {1, 50.5}, {-20000, ln(2)}, true);
   check("K02 flash-attention 282", zeros(2), zeros(5), {0, 1, 2, 3, 4}, {1.5, 2},
         {ln(4), ln(5)}, true);
@@ -276,9 +241,8 @@ void reported_cases(const Decode& decode) {
   check("K03 flash-attention 978", {1, NAN}, {}, {}, {0, 0}, {-inf, -inf});
   check("K04 flash-attention-minimal 2", {3}, {5}, {7}, {7}, {15});
   check("K04 flashinfer 3716", {0}, zeros(3), {1, 2, 3}, {2}, {ln(3)});
-  check("K08 pytorch 181645", {1}, {0, 1}, {0, 1}, {0.731059f}, {1.313262f});
-  check("K15 pytorch 105202", {1, 1}, {1, 2}, {3, 6}, {3, 3.806824f}, {-1, -0.686738f}, true,
-        -1);
+  check("K08 pytorch 181645", {1}, {0, 1}, {0, 1}, {0.731059}, {1.313262});
+  check("K15 pytorch 105202", {1, 1}, {1, 2}, {3, 6}, {3, 3.806824}, {-1, -0.686738}, true, -1);
   check("K15 flash-attention 1461", {5, 5, 5}, {1, 2, 3}, {3, 6, 9}, {3, 4.5, 6},
         {0, ln(2), ln(3)}, true, 0);
   check("K20 tilelang 1148", {1}, {200, 0}, {1, 2}, {1}, {200});
@@ -300,8 +264,8 @@ void reported_cases(const Decode& decode) {
     for (const Merge merge : kMerges) {
       for (const Index splits : {64, 1100}) {
         const Decoded out = decode(in, {.splits = splits, .merge = merge, .tile = {1, 1}});
-        check_close(as_rows(out.O), Matrix<double>::Constant(1, 8, 31.5), kFloat32);
-        check_close(out.LSE, row({ln(64)}), kFloat32);
+        check_close(out.O, Matrix<double>::Constant(1, 8, 31.5), kFloat32);
+        check_close(out.LSE, doubles({ln(64)}), kFloat32);
       }
     }
   }
@@ -342,7 +306,7 @@ void nan_and_visibility(const Decode& decode) {
     }
     {  // lattice 789: NaN in one query row; and a score that overflows
       const Decoded out =
-          decode({column({1, NAN, 3e38f}), column({1, 2, 3, 4}), column({3, 5, 3, 5})},
+          decode({one_head({1, NAN, 3e38f}), one_head({1, 2, 3, 4}), one_head({3, 5, 3, 5})},
                  {.splits = 2, .merge = merge, .tile = {4, 2}, .scale = 1.0});
       CHECK(std::isfinite(out.O.head(0, 0)(0, 0)));
       for (const Index n : {1, 2}) {
@@ -362,25 +326,20 @@ void repeatable(const Decode& decode) {
     const Decoded first = decode(in, options),
                   first_large = decode(large, {.splits = 3, .merge = merge, .tile = {8, 32}});
     for (int run = 0; run < 5; ++run) {
-      CHECK(same_bits(decode(in, options), first));
-      CHECK(same_bits(decode(large, {.splits = 3, .merge = merge, .tile = {8, 32}}),
-                      first_large));
+      CHECK(same_outputs(decode(in, options), first));
+      CHECK(same_outputs(decode(large, {.splits = 3, .merge = merge, .tile = {8, 32}}),
+                         first_large));
     }
   }
   // the last block merges in the order of the second kernel
-  CHECK(same_bits(decode(in, {.splits = 7, .merge = Merge::last_block, .tile = {4, 4}}),
-                  decode(in, {.splits = 7, .merge = Merge::sequential, .tile = {4, 4}})));
+  CHECK(same_outputs(decode(in, {.splits = 7, .merge = Merge::last_block, .tile = {4, 4}}),
+                     decode(in, {.splits = 7, .merge = Merge::sequential, .tile = {4, 4}})));
 }
 
 void bad_arguments(const Decode& decode) {
   const Inputs in = random_inputs(2, 4, 2, 1, 3, 5);
-  const auto message = [&](Inputs inputs, const DecodingOptions& options) -> std::string {
-    try {
-      decode(inputs, options);
-    } catch (const std::invalid_argument& e) {
-      return e.what();
-    }
-    return "accepted";
+  const auto message = [&](const Inputs& inputs, const DecodingOptions& options) {
+    return message_of([&] { decode(inputs, options); });
   };
   CHECK(message({in.Q, Heads(2, 2, 3, 6), in.V}, {}) ==
         "K must be [2, 2, 3, 5], found [2, 2, 3, 6]");
@@ -417,16 +376,6 @@ const Layouts kLayouts[] = {{bnhd_layout(kB, kH, kNq, kd), bnhd_layout(kB, kHkv,
                              {kB, kHkv, kNk, kd, 0, 0, 7},
                              {kB, kH, kNq, kd, 56, 14, 7}}};
 
-// The heads of `contiguous` in memory of another layout, NaN in the gaps.
-std::vector<float> laid_out(const Heads& contiguous, const HeadsLayout& layout) {
-  std::vector<float> memory(static_cast<std::size_t>(layout_extent(layout)), NAN);
-  const HeadsView<float> view(memory.data(), layout);
-  for (Index b = 0; b < layout.B; ++b) {
-    for (Index h = 0; h < layout.H; ++h) view.head(b, h) = contiguous.head(b, h);
-  }
-  return memory;
-}
-
 // run(Q, K, V, O, LSE, merge): memory in these layouts.
 template <class Run>
 void strided(const Run& run) {
@@ -442,17 +391,9 @@ void strided(const Run& run) {
       std::vector<float> O(static_cast<std::size_t>(layout_extent(at.O)), NAN);
       Floats LSE = Floats::Constant(kB * kH, kNq, NAN);
       run({Q.data(), at.Q}, {K.data(), at.K}, {V.data(), at.V}, {O.data(), at.O}, LSE, merge);
-      Heads result(kB, kH, kNq, kd);
-      const HeadsView<const float> view(O.data(), at.O);
-      for (Index i = 0; i < kB * kH; ++i) {
-        result.head(i / kH, i % kH) = view.head(i / kH, i % kH);
-      }
-      check_close(as_rows(result), as_rows(expected.O), kFloat32);
-      check_close(LSE, expected.LSE, kFloat32);
-      // every element that is not one of O is still NaN
-      const auto nans =
-          std::count_if(O.begin(), O.end(), [](float x) { return std::isnan(x); });
-      CHECK(static_cast<Index>(O.size()) - nans == kB * kH * kNq * kd);
+      const Decoded out{taken_out(O, at.O), LSE};
+      check_outputs(out, expected);
+      CHECK(gaps_untouched(O, out.O));
     }
   }
 }
@@ -461,82 +402,70 @@ void strided(const Run& run) {
 
 TEST_CASE("cpu: every size from 0 on agrees with naive attention") { ragged_sizes(on_cpu); }
 TEST_CASE("device: every size from 0 on agrees with naive attention") {
-  if (!have_device()) return;
-  ragged_sizes(on_device);
+  if (have_device()) ragged_sizes(on_device);
 }
 
 TEST_CASE("cpu: no heads and odd head dimensions") { odd_shapes(on_cpu); }
 TEST_CASE("device: no heads and odd head dimensions") {
-  if (!have_device()) return;
-  odd_shapes(on_device);
+  if (have_device()) odd_shapes(on_device);
 }
 
 TEST_CASE("cpu: any number of splits merged in any way gives the same K12") {
   any_splits(on_cpu);
 }
 TEST_CASE("device: any number of splits merged in any way gives the same K12") {
-  if (!have_device()) return;
-  any_splits(on_device);
+  if (have_device()) any_splits(on_device);
 }
 
 TEST_CASE("cpu: the result does not depend on the tile shape") { tile_shapes(on_cpu); }
 TEST_CASE("device: the result does not depend on the tile shape") {
-  if (!have_device()) return;
-  tile_shapes(on_device);
+  if (have_device()) tile_shapes(on_device);
 }
 
 TEST_CASE("cpu: any finite scale is right and others are refused") { scales(on_cpu); }
 TEST_CASE("device: any finite scale is right and others are refused") {
-  if (!have_device()) return;
-  scales(on_device);
+  if (have_device()) scales(on_device);
 }
 
 TEST_CASE("cpu: PyTorch's float64 results are met for GQA and a decoder's layers") {
   goldens_agree(on_cpu);
 }
 TEST_CASE("device: PyTorch's float64 results are met for GQA and a decoder's layers") {
-  if (!have_device()) return;
-  goldens_agree(on_device);
+  if (have_device()) goldens_agree(on_device);
 }
 
 TEST_CASE("cpu: new tokens are the last rows of the whole sequence") {
   last_rows_of_a_prefill(on_cpu);
 }
 TEST_CASE("device: new tokens are the last rows of the whole sequence") {
-  if (!have_device()) return;
-  last_rows_of_a_prefill(on_device);
+  if (have_device()) last_rows_of_a_prefill(on_device);
 }
 
 TEST_CASE("cpu: keys may change places and a constant value comes back") { properties(on_cpu); }
 TEST_CASE("device: keys may change places and a constant value comes back") {
-  if (!have_device()) return;
-  properties(on_device);
+  if (have_device()) properties(on_device);
 }
 
 TEST_CASE("cpu: reported cases K01 K02 K03 K04 K08 K12 K15 K17 K20") { reported_cases(on_cpu); }
 TEST_CASE("device: reported cases K01 K02 K03 K04 K08 K12 K15 K17 K20") {
-  if (!have_device()) return;
-  reported_cases(on_device);
+  if (have_device()) reported_cases(on_device);
 }
 
 TEST_CASE("cpu: NaN reaches the rows that see it and no other K13") {
   nan_and_visibility(on_cpu);
 }
 TEST_CASE("device: NaN reaches the rows that see it and no other K13") {
-  if (!have_device()) return;
-  nan_and_visibility(on_device);
+  if (have_device()) nan_and_visibility(on_device);
 }
 
 TEST_CASE("cpu: the same bits at every run K04 K16") { repeatable(on_cpu); }
 TEST_CASE("device: the same bits at every run K04 K16") {
-  if (!have_device()) return;
-  repeatable(on_device);
+  if (have_device()) repeatable(on_device);
 }
 
 TEST_CASE("cpu: bad arguments are named") { bad_arguments(on_cpu); }
 TEST_CASE("device: bad arguments are named") {
-  if (!have_device()) return;
-  bad_arguments(on_device);
+  if (have_device()) bad_arguments(on_device);
 }
 
 TEST_CASE("cpu: heads lie anywhere K07") {
@@ -591,9 +520,9 @@ Decoded merged_on_device(const Floats& o, const Floats& lse, Merge merge) {
 void check_merge(const Merging& merging, const std::vector<float>& o,
                  const std::vector<float>& lse, double O, double LSE) {
   for (const Merge merge : {Merge::sequential, Merge::tree}) {
-    const Decoded out = merging(row(o).transpose(), row(lse).transpose(), merge);
-    check_close(as_rows(out.O), Matrix<double>::Constant(1, 1, O), kFloat32, true);
-    check_close(out.LSE, Matrix<double>::Constant(1, 1, LSE), kFloat32, true);
+    const Decoded out = merging(column(o), column(lse), merge);
+    check_close(out.O, doubles({O}), kFloat32, true);
+    check_close(out.LSE, doubles({LSE}), kFloat32, true);
   }
 }
 
@@ -655,14 +584,14 @@ void merge_order(const Merging& merging) {
     }
     for (const Merge merge : kMerges) {
       const Decoded out = merging(o, lse, merge);
-      check_close(as_rows(out.O), O, kFloat32);
+      check_close(out.O, O, kFloat32);
       check_close(out.LSE, LSE, kFloat32);
       // backwards
       Floats o_back(o.rows(), d), lse_back = lse.colwise().reverse();
       for (Index s = 0; s < splits; ++s) {
         o_back.middleRows(s * rows, rows) = o.middleRows((splits - 1 - s) * rows, rows);
       }
-      check_close(as_rows(merging(o_back, lse_back, merge).O), O, kFloat32);
+      check_close(merging(o_back, lse_back, merge).O, O, kFloat32);
     }
   }
 }
@@ -673,14 +602,12 @@ TEST_CASE("cpu: empty parts are neutral and NaN is not empty K03 K08 K12") {
   merges(merged_on_cpu);
 }
 TEST_CASE("device: empty parts are neutral and NaN is not empty K03 K08 K12") {
-  if (!have_device()) return;
-  merges(merged_on_device);
+  if (have_device()) merges(merged_on_device);
 }
 
 TEST_CASE("cpu: parts merge in any order and grouping") { merge_order(merged_on_cpu); }
 TEST_CASE("device: parts merge in any order and grouping") {
-  if (!have_device()) return;
-  merge_order(merged_on_device);
+  if (have_device()) merge_order(merged_on_device);
 }
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
@@ -694,7 +621,7 @@ TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
                                {.splits = 6, .merge = merge, .tile = {4, 8}, .causal = true});
     const auto expected =
         reference_attention_heads(Q.view(), K.view(), V.view(), {.causal = true});
-    check_close(as_rows(O), as_rows(expected.O), kFloat64);
+    check_close(O, expected.O, kFloat64);
     check_close(LSE, expected.LSE, kFloat64);
   }
 }
@@ -874,9 +801,7 @@ TEST_CASE("device: CPU and device agree with each other") {
   if (!have_device()) return;
   const Inputs in = random_inputs(1, 8, 2, 2, 300, 64, 11);
   const DecodingOptions options{.splits = 4, .tile = {16, 32}, .causal = true};
-  const Decoded device = on_device(in, options), cpu = on_cpu(in, options);
-  check_close(as_rows(device.O), as_rows(cpu.O).cast<double>(), kFloat32);
-  check_close(device.LSE, cpu.LSE.cast<double>(), kFloat32);
+  check_outputs(on_device(in, options), on_cpu(in, options));
 }
 
 TEST_CASE("device: any order of the threads gives the same bits") {
@@ -885,19 +810,13 @@ TEST_CASE("device: any order of the threads gives the same bits") {
   for (const Merge merge : kMerges) {
     const DecodingOptions options{.splits = 5, .merge = merge, .tile = {4, 4}};
     const Decoded first = on_device(in, options);
-    const std::pair<ThreadOrder, std::uint64_t> orders[] = {
-        {ThreadOrder::reverse, 0}, {ThreadOrder::random, 1}, {ThreadOrder::random, 2}};
-    for (const auto& [order, seed] : orders) {
-      set_thread_order(order, seed);
-      CHECK(same_bits(on_device(in, options), first));
-    }
-    set_thread_order(ThreadOrder::forward);
+    in_other_thread_orders([&] { CHECK(same_outputs(on_device(in, options), first)); });
   }
 }
 
 TEST_CASE("device: scratch memory may hold anything and serves again K12") {
   if (!have_device()) return;
-  Inputs in{Heads(1, 1, 1, 1), Heads(1, 1, 5, 1), column({1, 2, 3, 4, 5})};  // vllm 47188
+  Inputs in{Heads(1, 1, 1, 1), Heads(1, 1, 5, 1), one_head({1, 2, 3, 4, 5})};  // vllm 47188
   const auto Q = to_device(in.Q), K = to_device(in.K), V = to_device(in.V);
   for (const Index splits : {4, 6, 8}) {
     for (const Merge merge : kMerges) {
@@ -912,8 +831,8 @@ TEST_CASE("device: scratch memory may hold anything and serves again K12") {
         DeviceMatrix<float> LSE(1, 1);
         flash_decoding_cuda(Q, K, V, O, LSE, {.splits = splits, .merge = merge, .tile = {1, 1}},
                             &parts);
-        check_close(as_rows(to_host(O)), Matrix<double>::Constant(1, 1, 3), kFloat32);
-        check_close(to_host(LSE), Matrix<double>::Constant(1, 1, std::log(5.0)), kFloat32);
+        check_close(to_host(O), doubles({3}), kFloat32);
+        check_close(to_host(LSE), doubles({std::log(5.0)}), kFloat32);
       }
     }
   }
@@ -921,22 +840,20 @@ TEST_CASE("device: scratch memory may hold anything and serves again K12") {
   DeviceHeads<float> O(1, 1, 1, 1);
   DeviceMatrix<float> LSE(1, 1);
   DeviceSplitParts few(2, 1, 1), wide(3, 1, 2);
-  CHECK_THROWS_WITH_AS(flash_decoding_cuda(Q, K, V, O, LSE, {.splits = 3}, &few),
-                       "the parts' LSE must be [3, 1], found [2, 1]", std::invalid_argument);
-  CHECK_THROWS_WITH_AS(flash_decoding_cuda(Q, K, V, O, LSE, {.splits = 3}, &wide),
-                       "the parts' O must be [3, 1], found [3, 2]", std::invalid_argument);
-  CHECK_THROWS_WITH_AS(merge_splits_cuda(wide, O, LSE, Merge::tree),
-                       "the parts' O must be [3, 1], found [3, 2]", std::invalid_argument);
+  const auto message = [&](DeviceSplitParts& parts) {
+    return message_of([&] { flash_decoding_cuda(Q, K, V, O, LSE, {.splits = 3}, &parts); });
+  };
+  CHECK(message(few) == "the parts' LSE must be [3, 1], found [2, 1]");
+  CHECK(message(wide) == "the parts' O must be [3, 1], found [3, 2]");
+  CHECK(message_of([&] { merge_splits_cuda(wide, O, LSE, Merge::tree); }) ==
+        "the parts' O must be [3, 1], found [3, 2]");
 }
 
 TEST_CASE("device: tiles that do not fit are refused with both numbers K17") {
   if (!have_device()) return;
-  const std::string expected =
-      "tiles of Br = 64, Bc = 64 with d = 256 need 279552 bytes of shared memory, "
-      "but a block of this device has " +
-      std::to_string(device_limits().shared_bytes_per_block);
-  CHECK_THROWS_WITH_AS(on_device(random_inputs(1, 1, 1, 64, 64, 256), {.tile = {64, 64}}),
-                       expected.c_str(), std::invalid_argument);
+  CHECK(message_of([&] {
+          on_device(random_inputs(1, 1, 1, 64, 64, 256), {.tile = {64, 64}});
+        }) == does_not_fit("tiles of Br = 64, Bc = 64 with d = 256", 279552));
 }
 
 TEST_CASE("device: every byte is accounted for") {
@@ -962,15 +879,14 @@ TEST_CASE("device: every byte is accounted for") {
       DeviceHeads<float> O(sizes.B, sizes.H, sizes.Nq, sizes.d);
       DeviceMatrix<float> LSE(sizes.B * sizes.H, sizes.Nq);
       flash_decoding_cuda(Q, K, V, O, LSE, {.splits = splits, .merge = merge, .tile = tile});
-      const auto counted = device_traffic();
-      CHECK(counted.has_value() == (device_kind() == std::string("sim")));
-      if (!counted) return;  // a GPU does not count
+      const auto traffic = device_traffic();
+      if (!counted(traffic)) return;
       CAPTURE(splits);
       CAPTURE(static_cast<int>(merge));
       const auto predicted = predict_decoding(sizes, decoding_tile(sizes, tile), splits, merge);
-      CHECK(counted->read_bytes == 4 * predicted.reads());
-      CHECK(counted->written_bytes == 4 * predicted.writes());
-      CHECK((counted->atomic_bytes > 0) == (merge == Merge::last_block));
+      CHECK(traffic->read_bytes == 4 * predicted.reads());
+      CHECK(traffic->written_bytes == 4 * predicted.writes());
+      CHECK((traffic->atomic_bytes > 0) == (merge == Merge::last_block));
     }
   }
   // the rows that share a KV head read it once: 8 heads cost what 1 costs
@@ -983,119 +899,71 @@ TEST_CASE("device: every byte is accounted for") {
 
 namespace {
 
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(r.err.find(part) != std::string::npos);
-}
-
 // Runs the executable on the goldens with KV heads, and checks both files.
 void program_on_goldens(const std::string& device) {
   const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
   for (const HeadsGolden& g : heads_goldens("gqa")) {
     CAPTURE(g.name);
-    std::vector<std::string> arguments{"--device", device, "--out", folder.file("out"),
-                                       "--splits", "3",    "--bc",  "8"};
-    for (const char* input : {"q", "k", "v"}) {
-      arguments.push_back(std::string("--") + input);
-      arguments.push_back((g.folder / (std::string(input) + ".npy")).string());
-    }
-    if (g.causal) arguments.push_back("--causal");
-    if (g.scale) {
-      arguments.insert(arguments.end(), {"--scale", std::to_string(*g.scale)});
-    }
-    REQUIRE(run(arguments).exit_code == 0);
-    const NpyArray O = read_npy(folder.file("out/o.npy")),
-                   LSE = read_npy(folder.file("out/lse.npy"));
-    CHECK(O.shape == std::vector<std::int64_t>{g.O.B(), g.O.H(), g.O.N(), g.O.d()});
-    CHECK(LSE.shape == std::vector<std::int64_t>{g.O.B(), g.O.H(), g.O.N()});
-    check_close(row(std::get<std::vector<float>>(O.data)),
-                Eigen::Map<const Matrix<double>>(g.O.elements().data(), 1,
-                                                 static_cast<Index>(g.O.elements().size())),
-                kFloat32);
-    check_close(row(std::get<std::vector<float>>(LSE.data)),
-                Eigen::Map<const Matrix<double>>(g.LSE.data(), 1, g.LSE.size()), kFloat32);
+    run_on(device, joined(golden_inputs(g, {"q", "k", "v"}), words("--splits 3 --bc 8")), out);
+    check_outputs(Decoded{load_heads<float>(out, "o"), load_rows<float>(out, "lse")}, g);
+    const auto shape = load_npy(out, "lse").shape;
+    CHECK(shape == std::vector<std::int64_t>{g.O.B(), g.O.H(), g.O.N()});
   }
 }
 
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration runs") {
-  const ProgramResult r = run({});
-  CHECK(r.exit_code == 0);
-  CHECK(r.out.find("Merged: O = 33.4291, LSE = 4.4402, as without splitting.") !=
-        std::string::npos);
-  CHECK(r.out.find("give 1.5000") != std::string::npos);
-  CHECK(r.out.find("right is 1.7311") != std::string::npos);
+  check_prints(run({}), {"Merged: O = 33.4291, LSE = 4.4402, as without splitting.",
+                         "give 1.5000", "right is 1.7311"});
 }
 
 TEST_CASE("cpu: executable meets PyTorch") { program_on_goldens("cpu"); }
 TEST_CASE("device: executable meets PyTorch") {
-  if (!have_device()) return;
-  program_on_goldens(device_kind());
+  if (have_device()) program_on_goldens(device_kind());
 }
 
 TEST_CASE("cpu: executable keeps f8 and the rank of q") {
   const TemporaryFolder folder;
-  const auto Q = random_matrix<double>(2, 3, 0, 0), K = random_matrix<double>(9, 3, 0, 1),
-             V = random_matrix<double>(9, 3, 0, 2);
-  write_npy(folder.file("q.npy"), to_npy(Q));
-  write_npy(folder.file("k.npy"), to_npy(K));
-  write_npy(folder.file("v.npy"), to_npy(V));
+  const auto [Q, K, V] = random_head<double>(2, 9, 3);
+  const auto out = folder.path() / "out";
   const ProgramResult r =
-      run({"--q", folder.file("q.npy"), "--k", folder.file("k.npy"), "--v",
-           folder.file("v.npy"), "--splits", "20", "--bc", "2", "--merge", "tree", "--causal",
-           "--scale", "-0.7", "--out", folder.file("out"), "--json"});
-  REQUIRE(r.exit_code == 0);
-  for (const char* part : {"\"splits\":20", "\"used_splits\":5", "\"merge\":\"tree\"",
-                           "\"bytes\":{\"keys_values\":432", "\"read_bytes\":null"}) {
-    CHECK(r.out.find(part) != std::string::npos);
-  }
+      run(words("--splits 20 --bc 2 --merge tree --causal --scale -0.7 --json --out " +
+                out.string()),
+          put_inputs(folder, {{"q", to_npy(Q)}, {"k", to_npy(K)}, {"v", to_npy(V)}}));
+  check_prints(r, {"\"splits\":20", "\"used_splits\":5", "\"merge\":\"tree\"",
+                   "\"bytes\":{\"keys_values\":432", "\"read_bytes\":null"});
   const auto expected = reference_attention(Q, K, V, {.scale = -0.7, .causal = true});
-  check_close(to_matrix<double>(read_npy(folder.file("out/o.npy")), "o"), expected.O, kFloat64);
-  check_close(to_vector<double>(read_npy(folder.file("out/lse.npy")), "lse"), expected.LSE,
-              kFloat64);
+  check_close(load_matrix<double>(out, "o"), expected.O, kFloat64);
+  check_close(load_vector<double>(out, "lse"), expected.LSE, kFloat64);
 }
 
 TEST_CASE("cpu: executable takes empty inputs and random ones") {
   const TemporaryFolder folder;
-  for (const std::string device : {"cpu", device_kind()}) {
-    if (device == "cuda" && !device_available()) continue;
-    for (const char* merge : {"sequential", "tree", "last_block"}) {
-      const ProgramResult none = run({"--n", "2", "--nk", "0", "--heads", "4", "--kv-heads",
-                                      "2", "--d", "3", "--splits", "3", "--merge", merge,
-                                      "--device", device, "--out", folder.file("out")});
-      REQUIRE(none.exit_code == 0);
-      const auto O = read_npy(folder.file("out/o.npy")),
-                 LSE = read_npy(folder.file("out/lse.npy"));
-      check_close(row(std::get<std::vector<float>>(O.data)), Matrix<double>::Zero(1, 24),
+  const auto out = folder.path() / "out";
+  for (const std::string& device : usable_devices()) {
+    for (const std::string merge : {"sequential", "tree", "last_block"}) {
+      run_on(device,
+             words("--n 2 --nk 0 --heads 4 --kv-heads 2 --d 3 --splits 3 --merge " + merge),
+             out);
+      check_close(load_heads<float>(out, "o"), Matrix<double>::Zero(8, 3), {0, 0});
+      check_close(load_rows<float>(out, "lse"), Matrix<double>::Constant(4, 2, kMinusInf),
                   {0, 0});
-      check_close(row(std::get<std::vector<float>>(LSE.data)),
-                  Matrix<double>::Constant(1, 8, kMinusInf), {0, 0});
     }
     CHECK(run({"--n", "0", "--device", device, "--splits", "auto"}).exit_code == 0);
-    CHECK(run({"--nk", "1", "--device", device, "--json"}).out.find("\"splits\":1,") !=
-          std::string::npos);
+    CHECK(contains(run({"--nk", "1", "--device", device, "--json"}).out, "\"splits\":1,"));
   }
 }
 
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   const TemporaryFolder folder;
-  const auto put = [&](const char* name, const Heads& heads) {
-    write_npy(folder.file(name), cli::heads_to_npy(heads, 4));
-    return folder.file(name);
+  const auto file = [&](const std::string& name, const Heads& heads) {
+    return put(folder, name, cli::heads_to_npy(heads, 4));
   };
-  const std::string q = put("q.npy", Heads(2, 4, 1, 3)), k = put("k.npy", Heads(2, 2, 5, 3)),
-                    three = put("three.npy", Heads(2, 3, 5, 3)),
-                    one = put("one.npy", Heads(1, 2, 5, 3));
+  const std::string q = file("q.npy", Heads(2, 4, 1, 3)), k = file("k.npy", Heads(2, 2, 5, 3)),
+                    three = file("three.npy", Heads(2, 3, 5, 3)),
+                    one = file("one.npy", Heads(1, 2, 5, 3));
   check_refused({"--q", q, "--causal"}, "--k");
   check_refused({"--q", q, "--k", one, "--v", one}, "one.npy: dimension 0 (B) is 1");
   check_refused({"--q", q, "--k", three, "--v", three}, "must divide");
@@ -1109,10 +977,8 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   check_refused({"--bc", "0"}, "--bc");
   check_refused({"--d", "257"}, "--d");
   check_refused({"--scale", "nan"}, "--scale");
-  const std::string other = std::string(device_kind()) == "sim" ? "cuda" : "sim";
-  check_refused({"--device", other}, other);
-  if (std::string(device_kind()) == "sim") {
-    check_refused({"--device", "sim", "--d", "256", "--n", "64", "--br", "64", "--bc", "64"},
-                  "232448");
+  check_refused({"--device", other_device()}, other_device());
+  if (simulated()) {
+    check_refused(words("--device sim --d 256 --n 64 --br 64 --bc 64"), "232448");
   }
 }

@@ -18,21 +18,19 @@
 #include "chapters/10_paged_kv/wrong_versions.hpp"
 #include "common/cli/batch.hpp"
 #include "common/device/eigen.hpp"
-#include "common/reference/heads.hpp"
 #include "tests/10_paged_kv_cuda.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/heads.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/head.hpp"
+#include "tests/support/results.hpp"
+#include "tests/support/strided_heads.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
 
 namespace {
 
-using Floats = Matrix<float>;
-using Heads = HeadsArray<float>;
 using Lengths = std::vector<std::int64_t>;
 
 using Inputs = PagedInputs<float>;
@@ -50,20 +48,12 @@ using Contiguous =
 constexpr Merge kMerges[] = {Merge::sequential, Merge::tree, Merge::last_block};
 constexpr float kInfinity = kInf<float>;
 
-bool same_bits(const Heads& a, const Heads& b) {
-  return test::same_bits(as_rows(a), as_rows(b));
-}
-bool same_bits(const Out& a, const Out& b) {
-  return same_bits(a.O, b.O) && test::same_bits(a.LSE, b.LSE);
-}
-
 // Outputs start as NaN, and inputs must come back unchanged.
 Out on_cpu(const Inputs& in, const DecodingOptions& options) {
-  const Inputs before = in;
-  const Out out = attend_on_cpu(in, options);
-  CHECK(same_bits(in.Q, before.Q));
-  CHECK(same_bits(in.pool, before.pool));
-  CHECK(in.table.ids == before.table.ids);
+  const Lengths ids = in.table.ids;
+  Out out;
+  check_unchanged([&] { out = attend_on_cpu(in, options); }, in.Q, in.pool);
+  CHECK(in.table.ids == ids);
   return out;
 }
 
@@ -73,8 +63,7 @@ Out on_device(const Inputs& in, const DecodingOptions& options) {
   DeviceHeads<float> O(in.Q.B(), in.Q.H(), in.Q.N(), in.Q.d());  // new arrays are NaN
   DeviceMatrix<float> LSE(in.Q.B() * in.Q.H(), in.Q.N());
   paged_attention_cuda(Q, pool, table, O, LSE, options);
-  CHECK(same_bits(to_host(Q), in.Q));
-  CHECK(same_bits(to_host(pool), in.pool));
+  check_holds(Q, in.Q, pool, in.pool);
   return {to_host(O), to_host(LSE)};
 }
 
@@ -113,17 +102,9 @@ Out of_sequence(const Out& out, Index b) {
 
 void check_attended(const Out& actual, const Sequences& in, const DecodingOptions& options) {
   each_sequence(in, [&](Index b, const Heads& Q, const Heads& K, const Heads& V) {
-    const auto exact = reference_attention_heads(
-        cast_heads<double>(Q).view(), cast_heads<double>(K).view(),
-        cast_heads<double>(V).view(), {.scale = options.scale, .causal = options.causal});
-    const Out one = of_sequence(actual, b);
-    check_close(as_rows(one.O), as_rows(exact.O), kFloat32);
-    check_close(one.LSE, exact.LSE, kFloat32);
+    check_outputs(of_sequence(actual, b),
+                  reference(Q, K, V, {.scale = options.scale, .causal = options.causal}));
   });
-}
-
-Floats row(const std::vector<float>& values) {
-  return Eigen::Map<const Floats>(values.data(), 1, static_cast<Index>(values.size()));
 }
 
 // A pool of one head and one channel, slot by slot, and a query for each sequence, scale 1.
@@ -140,15 +121,6 @@ Out small(const Attend& attend, const std::vector<float>& q, const std::vector<f
   return attend(in, options);
 }
 std::vector<float> zeros(std::size_t n) { return std::vector<float>(n, 0.0f); }
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& e) {
-    return e.what();
-  }
-  return "accepted";
-}
 
 // ---- bodies that run on both devices
 
@@ -180,7 +152,7 @@ void odd_shapes(const Attend& attend) {
     const Lengths ids(static_cast<std::size_t>(2 * max_blocks), 9);
     const Out empty =
         attend({Heads(2, 2, 3, 4, NAN), Heads(0, 1, 8, 4), {2, max_blocks, ids, {0, 0}}}, {});
-    check_close(as_rows(empty.O), Matrix<double>::Zero(12, 4), {0, 0});
+    check_close(empty.O, Matrix<double>::Zero(12, 4), {0, 0});
     check_close(empty.LSE, Matrix<double>::Constant(4, 3, -kInf<double>), {0, 0});
   }
   for (const Index d : {1, 4, 31, 33, 100, 129, 256}) {
@@ -206,14 +178,14 @@ void as_chapter_09(const Attend& attend, const Contiguous& contiguous) {
           const Out first = attend(paged(in, 4), options);
           each_sequence(in, [&](Index b, const Heads& Q, const Heads& K, const Heads& V) {
             CAPTURE(splits);
-            CAPTURE(tile.Bc);
-            CHECK(same_bits(of_sequence(first, b), contiguous(Q, K, V, options)));
+            CAPTURE(tile);
+            CHECK(same_outputs(of_sequence(first, b), contiguous(Q, K, V, options)));
           });
           if (merge != Merge::sequential) continue;
           for (const Index block_size : {1, 3, 7, 8, 16, 33, 100}) {
             CAPTURE(block_size);
             const auto seed = static_cast<std::uint64_t>(block_size);
-            CHECK(same_bits(attend(paged(in, block_size, seed), options), first));
+            CHECK(same_outputs(attend(paged(in, block_size, seed), options), first));
           }
         }
       }
@@ -228,9 +200,7 @@ void prefill(const Attend& attend) {
   const DecodingOptions options{.splits = 2, .tile = {8, 4}, .causal = true};
   check_attended(attend(paged(all, 5), options), all, options);
   check_attended(attend(paged(all, 5), {.tile = {7, 64}, .causal = true}), all, options);
-  const auto expected = reference_attention_heads(
-      cast_heads<double>(all.Q).view(), cast_heads<double>(all.K).view(),
-      cast_heads<double>(all.V).view(), {.causal = true});
+  const auto expected = reference(all.Q, all.K, all.V, {.causal = true});
   for (Index begin = 0; begin < 24; begin += 9) {
     const Index Nq = std::min<Index>(9, 24 - begin);
     Sequences piece{Heads(2, 4, Nq, 8), all.K, all.V, {begin + Nq, begin + Nq}};
@@ -264,13 +234,12 @@ void goldens_agree(const Attend& attend) {
     for (const HeadsGolden& g : heads_goldens(set)) {
       CAPTURE(g.name);
       const Sequences in{g.Q, g.K, g.V, Lengths(static_cast<std::size_t>(g.Q.B()), g.K.N())};
-      const Out out = attend(paged(in, 6), {.splits = 3,
-                                            .merge = Merge::tree,
-                                            .tile = {64, 8},
-                                            .causal = g.causal,
-                                            .scale = g.scale});
-      check_close(as_rows(out.O), as_rows(g.O), kFloat32);
-      check_close(out.LSE, g.LSE, kFloat32);
+      const DecodingOptions options{.splits = 3,
+                                    .merge = Merge::tree,
+                                    .tile = {64, 8},
+                                    .causal = g.causal,
+                                    .scale = g.scale};
+      check_outputs(attend(paged(in, 6), options), g);
     }
   }
 }
@@ -293,7 +262,7 @@ void unused_memory(const Attend& attend) {
         std::replace_if(
             other.table.ids.begin(), other.table.ids.end(),
             [&](std::int64_t id) { return id < 0 || id >= other.pool.B(); }, entry);
-        CHECK(same_bits(attend(other, options), expected));
+        CHECK(same_outputs(attend(other, options), expected));
       }
     }
   }
@@ -329,7 +298,7 @@ void nan_and_visibility(const Attend& attend) {
           CHECK(K_is.array().isNaN().all());
         } else {
           CHECK(K_out.LSE(i, n) == expected.LSE(i, n));
-          CHECK(test::same_bits(K_is, is));
+          CHECK(same_bits(K_is, is));
           CHECK(V_is(1) == is(1));
         }
       }
@@ -356,7 +325,8 @@ void shared_blocks(const Attend& attend, const Contiguous& contiguous) {
         V.head(0, kv).row(j) = in.pool.head(5 + id, kv).row(slot);
       }
     }
-    CHECK(same_bits(of_sequence(out, b), contiguous(first_tokens(in.Q, b, 2), K, V, options)));
+    CHECK(
+        same_outputs(of_sequence(out, b), contiguous(first_tokens(in.Q, b, 2), K, V, options)));
   }
 }
 
@@ -406,18 +376,12 @@ void reported_cases(const Attend& attend) {
     V[0] = V[10] = 1.7f;
     const Out out =
         small(attend, {0.9f, 0.9f}, K, V, 2, {2, 1, {5, 0}, {1, 1}}, {.tile = {1, 8}});
-    CHECK(same_bits(of_sequence(out, 0), of_sequence(out, 1)));
+    CHECK(same_outputs(of_sequence(out, 0), of_sequence(out, 1)));
     CHECK(out.O.head(0, 0)(0, 0) == 1.7f);
   }
   {  // K14 pypto 470: the second block is not behind the first; shuffled, descending, repeated
-    const std::vector<float> K{static_cast<float>(ln(3)),
-                               static_cast<float>(ln(4)),
-                               9,
-                               9,
-                               0,
-                               static_cast<float>(ln(2)),
-                               9,
-                               9};
+    const float ln2 = std::log(2.0f), ln3 = std::log(3.0f), ln4 = std::log(4.0f);
+    const std::vector<float> K{ln3, ln4, 9, 9, 0, ln2, 9, 9};
     const std::vector<float> V{3, 4, 100, 100, 1, 2, 100, 100};
     O_is(small(attend, {1}, K, V, 2, {1, 2, {2, 0}, {4}}), 0, 3, ln(10));
     O_is(small(attend, {1}, K, V, 2, {1, 4, {2, 0, 2, 0}, {8}}), 0, 3, ln(20));
@@ -426,8 +390,8 @@ void reported_cases(const Attend& attend) {
   // K02 flash-attention 282: bottom right, the new tokens included
   const Out two = small(attend, {0, 0}, zeros(6), {2, 3, 4, -1, 0, 1}, 2,
                         {1, 3, {2, 0, 1}, {5}}, {.causal = true});
-  check_close(two.O.head(0, 0), row({1.5f, 2}).transpose(), kFloat32);
-  check_close(two.LSE, row({std::log(4.0f), std::log(5.0f)}), kFloat32);
+  check_close(two.O, doubles({1.5, 2}), kFloat32);
+  check_close(two.LSE, doubles({ln(4), ln(5)}).transpose(), kFloat32);
 }
 
 // K04 jax 27224: the same bits at every run.
@@ -436,7 +400,7 @@ void repeatable(const Attend& attend) {
   for (const Merge merge : kMerges) {
     const DecodingOptions options{.splits = 7, .merge = merge, .tile = {4, 4}, .causal = true};
     const Out first = attend(in, options);
-    for (int run = 0; run < 4; ++run) CHECK(same_bits(attend(in, options), first));
+    for (int run = 0; run < 4; ++run) CHECK(same_outputs(attend(in, options), first));
   }
 }
 
@@ -464,8 +428,7 @@ void bad_tables(const Attend& attend) {
   CHECK(message({1, 1, {0}, {3}}) ==  // flashinfer 320: more tokens than the last block holds
         "sequence 0 cannot have 3 tokens: its row of the block table has room for 1 blocks of "
         "2");
-  CHECK(message({1, 1, {0}, {INT64_MAX}}).find("cannot have 9223372036854775807 tokens") !=
-        std::string::npos);
+  CHECK(contains(message({1, 1, {0}, {INT64_MAX}}), "cannot have 9223372036854775807 tokens"));
   CHECK(message({2, 2, {0, 1, 2, 3}, {4, -1}}) ==
         "sequence 1 cannot have -1 tokens: its row of the block table has room for 2 blocks of "
         "2");
@@ -500,88 +463,75 @@ void bad_arguments(const Attend& attend) {
 
 TEST_CASE("cpu: every length from 0 on agrees with naive attention") { ragged_sizes(on_cpu); }
 TEST_CASE("device: every length from 0 on agrees with naive attention") {
-  if (!have_device()) return;
-  ragged_sizes(on_device);
+  if (have_device()) ragged_sizes(on_device);
 }
 
 TEST_CASE("cpu: no sequences and no blocks and odd head dimensions") { odd_shapes(on_cpu); }
 TEST_CASE("device: no sequences and no blocks and odd head dimensions") {
-  if (!have_device()) return;
-  odd_shapes(on_device);
+  if (have_device()) odd_shapes(on_device);
 }
 
 TEST_CASE("cpu: blocks of any size give the bits of chapter 09") {
   as_chapter_09(on_cpu, contiguous_on_cpu);
 }
 TEST_CASE("device: blocks of any size give the bits of chapter 09") {
-  if (!have_device()) return;
-  as_chapter_09(on_device, contiguous_on_device);
+  if (have_device()) as_chapter_09(on_device, contiguous_on_device);
 }
 
 TEST_CASE("cpu: a prefill at once or in pieces") { prefill(on_cpu); }
 TEST_CASE("device: a prefill at once or in pieces") {
-  if (!have_device()) return;
-  prefill(on_device);
+  if (have_device()) prefill(on_device);
 }
 
 TEST_CASE("cpu: any finite scale is right and others are refused") { scales(on_cpu); }
 TEST_CASE("device: any finite scale is right and others are refused") {
-  if (!have_device()) return;
-  scales(on_device);
+  if (have_device()) scales(on_device);
 }
 
 TEST_CASE("cpu: PyTorch's float64 results are met for GQA and a decoder's layers") {
   goldens_agree(on_cpu);
 }
 TEST_CASE("device: PyTorch's float64 results are met for GQA and a decoder's layers") {
-  if (!have_device()) return;
-  goldens_agree(on_device);
+  if (have_device()) goldens_agree(on_device);
 }
 
 TEST_CASE("cpu: K13 flashinfer 941: memory without tokens changes nothing") {
   unused_memory(on_cpu);
 }
 TEST_CASE("device: K13 flashinfer 941: memory without tokens changes nothing") {
-  if (!have_device()) return;
-  unused_memory(on_device);
+  if (have_device()) unused_memory(on_device);
 }
 
 TEST_CASE("cpu: K13 NaN reaches the rows that see it and no other") {
   nan_and_visibility(on_cpu);
 }
 TEST_CASE("device: K13 NaN reaches the rows that see it and no other") {
-  if (!have_device()) return;
-  nan_and_visibility(on_device);
+  if (have_device()) nan_and_visibility(on_device);
 }
 
 TEST_CASE("cpu: sequences may share blocks") { shared_blocks(on_cpu, contiguous_on_cpu); }
 TEST_CASE("device: sequences may share blocks") {
-  if (!have_device()) return;
-  shared_blocks(on_device, contiguous_on_device);
+  if (have_device()) shared_blocks(on_device, contiguous_on_device);
 }
 
 TEST_CASE("cpu: reported cases K02 K12 K13 K14") { reported_cases(on_cpu); }
 TEST_CASE("device: reported cases K02 K12 K13 K14") {
-  if (!have_device()) return;
-  reported_cases(on_device);
+  if (have_device()) reported_cases(on_device);
 }
 
 TEST_CASE("cpu: the same bits at every run K04") { repeatable(on_cpu); }
 TEST_CASE("device: the same bits at every run K04") {
-  if (!have_device()) return;
-  repeatable(on_device);
+  if (have_device()) repeatable(on_device);
 }
 
 TEST_CASE("cpu: errata E18: entries in use are checked and named K14") { bad_tables(on_cpu); }
 TEST_CASE("device: errata E18: entries in use are checked and named K14") {
-  if (!have_device()) return;
-  bad_tables(on_device);
+  if (have_device()) bad_tables(on_device);
 }
 
 TEST_CASE("cpu: bad arguments are named") { bad_arguments(on_cpu); }
 TEST_CASE("device: bad arguments are named") {
-  if (!have_device()) return;
-  bad_arguments(on_device);
+  if (have_device()) bad_arguments(on_device);
 }
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
@@ -617,13 +567,9 @@ void strided(const Run& run) {
   for (const HeadsLayout& at : {bnhd_layout(n, 2, 4, 8), HeadsLayout{n, 2, 4, 8, 77, 37, 9},
                                 HeadsLayout{n, 2, 4, 8, 96, 48, 12}}) {
     CAPTURE(at.stride_n);
-    std::vector<float> memory(static_cast<std::size_t>(layout_extent(at)), NAN);
-    const HeadsView<float> pool(memory.data(), at);
-    for (Index i = 0; i < 2 * n; ++i) {
-      pool.head(i / 2, i % 2) = contiguous.pool.head(i / 2, i % 2);
-    }
+    const std::vector<float> memory = laid_out(contiguous.pool, at);
     Out out{Heads(2, 4, 2, 8, NAN), Floats::Constant(8, 2, NAN)};
-    run(in.Q, pool, contiguous.table, out);
+    run(in.Q, {memory.data(), at}, contiguous.table, out);
     check_attended(out, in, {.causal = true});
   }
 }
@@ -812,24 +758,21 @@ TEST_CASE("cpu: K14 atlas 1193: a shared block is copied before it is written") 
   copy_on_write(append_on_cpu, on_cpu);
 }
 TEST_CASE("device: K14 atlas 1193: a shared block is copied before it is written") {
-  if (!have_device()) return;
-  copy_on_write(append_on_device, on_device);
+  if (have_device()) copy_on_write(append_on_device, on_device);
 }
 
 TEST_CASE("cpu: K14 vllm 54296: a token without a place is refused") {
   refused_appends(append_on_cpu);
 }
 TEST_CASE("device: K14 vllm 54296: a token without a place is refused") {
-  if (!have_device()) return;
-  refused_appends(append_on_device);
+  if (have_device()) refused_appends(append_on_device);
 }
 
 TEST_CASE("cpu: sequences grow and are forked and end") {
   a_cache_lives(append_on_cpu, on_cpu, 2000);
 }
 TEST_CASE("device: sequences grow and are forked and end") {
-  if (!have_device()) return;
-  a_cache_lives(append_on_device, on_device, 60);
+  if (have_device()) a_cache_lives(append_on_device, on_device, 60);
 }
 
 TEST_CASE("cpu: a cache refuses impossible sizes and forks") {
@@ -910,17 +853,15 @@ TEST_CASE("device: errata E44: a tile needs a second barrier") {
                       V = random_matrix<float>(6, 1, 0, 2);
   DeviceArray<float> O(40);
   walk_in_shared_memory_cuda(to_device(Q), to_device(K), to_device(V), O, 3, true);
-  const auto exact =
-      reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>(), {.scale = 1.0});
-  check_close(to_host(O), exact.O, kFloat32);
-  if (std::string(device_kind()) != "sim") return;  // a race need not show
+  check_close(to_host(O), reference(Q, K, V, {.scale = 1.0}).O, kFloat32);
+  if (!simulated()) return;  // a race need not show
   std::string report;
   try {
     walk_in_shared_memory_cuda(to_device(Q), to_device(K), to_device(V), O, 3, false);
   } catch (const DeviceError& error) {
     report = error.what();
   }
-  CHECK(report.find("race: ") != std::string::npos);
+  CHECK(contains(report, "race: "));
 }
 
 // ---- the device's own
@@ -929,9 +870,7 @@ TEST_CASE("device: CPU and device agree with each other") {
   if (!have_device()) return;
   const Inputs in = paged(random_sequences({200, 77}, 8, 2, 2, 64, 11), 16);
   const DecodingOptions options{.splits = 4, .tile = {16, 32}, .causal = true};
-  const Out device = on_device(in, options), cpu = on_cpu(in, options);
-  check_close(as_rows(device.O), as_rows(cpu.O).cast<double>(), kFloat32);
-  check_close(device.LSE, cpu.LSE.cast<double>(), kFloat32);
+  check_outputs(on_device(in, options), on_cpu(in, options));
 }
 
 TEST_CASE("device: any order of the threads gives the same bits") {
@@ -940,13 +879,7 @@ TEST_CASE("device: any order of the threads gives the same bits") {
   for (const Merge merge : kMerges) {
     const DecodingOptions options{.splits = 5, .merge = merge, .tile = {4, 4}};
     const Out first = on_device(in, options);
-    const std::pair<ThreadOrder, std::uint64_t> orders[] = {
-        {ThreadOrder::reverse, 0}, {ThreadOrder::random, 1}, {ThreadOrder::random, 2}};
-    for (const auto& [order, seed] : orders) {
-      set_thread_order(order, seed);
-      CHECK(same_bits(on_device(in, options), first));
-    }
-    set_thread_order(ThreadOrder::forward);
+    in_other_thread_orders([&] { CHECK(same_outputs(on_device(in, options), first)); });
   }
 }
 
@@ -963,7 +896,7 @@ TEST_CASE("device: a table and scratch memory serve many layers") {
       DeviceMatrix<float> LSE(8, 1);
       paged_attention_cuda(to_device(layer.Q), to_device(layer.pool), table, O, LSE, options,
                            &parts);
-      CHECK(same_bits({to_host(O), to_host(LSE)}, on_device(layer, options)));
+      CHECK(same_outputs({to_host(O), to_host(LSE)}, on_device(layer, options)));
     }
   }
   // for another pool, or with parts of another size, it is refused
@@ -983,22 +916,19 @@ TEST_CASE("device: a table and scratch memory serve many layers") {
 
 TEST_CASE("device: tiles that do not fit are refused with both numbers K17") {
   if (!have_device()) return;
-  const std::int64_t limit = device_limits().shared_bytes_per_block;
   const Inputs in = paged(random_sequences({64}, 1, 1, 64, 256), 16);
-  CHECK(
-      message_of([&] {
-        on_device(in, {.tile = {64, 64}});
-      }) ==
-      "tiles of Br = 64, Bc = 64 with d = 256 need 279552 bytes of shared memory, but a block "
-      "of this device has " +
-          std::to_string(limit));
+  CHECK(message_of([&] {
+          on_device(in, {.tile = {64, 64}});
+        }) == does_not_fit("tiles of Br = 64, Bc = 64 with d = 256", 279552));
   // chapter 03's tiles would just fit, but not with the place of each row
   Tiling tile{1, 1};
+  const std::int64_t limit = device_limits().shared_bytes_per_block;
   while (paged_shared_bytes({1, tile.Bc + 1}, 1) <= limit) ++tile.Bc;
   const Inputs thin = paged(random_sequences({tile.Bc + 1}, 1, 1, 1, 1), 1 << 14);
-  CHECK(message_of([&] {
-          on_device(thin, {.tile = {1, tile.Bc + 1}});
-        }).find(", and where their rows lie, need ") != std::string::npos);
+  CHECK(contains(message_of([&] {
+                   on_device(thin, {.tile = {1, tile.Bc + 1}});
+                 }),
+                 ", and where their rows lie, need "));
 }
 
 TEST_CASE("device: every byte is accounted for") {
@@ -1012,14 +942,14 @@ TEST_CASE("device: every byte is accounted for") {
         const DecodingOptions options{.splits = splits, .merge = merge, .tile = {4, 8}};
         reset_device_traffic();
         on_device(paged(in, block_size), options);
-        const auto counted = device_traffic();
-        if (!counted) return;  // a GPU does not count
+        const auto traffic = device_traffic();
+        if (!counted(traffic)) return;
         CAPTURE(block_size);
         CAPTURE(static_cast<int>(merge));
         const auto predicted = predict_paged(sizes, in.lengths, block_size,
                                              decoding_tile(sizes, {4, 8}), splits, merge);
-        CHECK(counted->read_bytes == predicted.read_bytes());
-        CHECK(counted->written_bytes == predicted.written_bytes());
+        CHECK(traffic->read_bytes == predicted.read_bytes());
+        CHECK(traffic->written_bytes == predicted.written_bytes());
         // K and V are what chapter 09 moves
         std::int64_t keys_values = 0;
         for (const Index Nk : in.lengths) {
@@ -1045,8 +975,8 @@ TEST_CASE("device: a causal prefill does not load what nobody sees") {
   const auto bytes = [&](bool causal) {
     reset_device_traffic();
     on_device(paged(in, 8), {.splits = 1, .tile = {8, 8}, .causal = causal});
-    const auto counted = device_traffic();
-    return counted ? counted->read_bytes : 0;
+    const auto traffic = device_traffic();
+    return counted(traffic) ? traffic->read_bytes : 0;
   };
   // of 16 tiles 6 are hidden: 8 keys and values of 4 numbers each, and an entry
   CHECK((bytes(false) - bytes(true) == 6 * (2 * 8 * 4 * 4 + 4) || bytes(true) == 0));
@@ -1056,47 +986,29 @@ TEST_CASE("device: a causal prefill does not load what nobody sees") {
 
 namespace {
 
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(r.err.find(part) != std::string::npos);
-}
-
 // The files of a paged cache: --q --kv-cache --block-table --seq-lens.
 class Files {
  public:
-  std::string put(const std::string& name, const NpyArray& array) const {
-    write_npy(folder_.file(name), array);
-    return folder_.file(name);
+  std::string file(const std::string& name, const NpyArray& array) const {
+    return put(folder_, name, array);
   }
   template <class T>
   static NpyArray cache(const HeadsArray<T>& pool) {
     return {{2, pool.B() / 2, pool.H(), pool.N(), pool.d()}, pool.elements()};
   }
   template <class T>
-  std::vector<std::string> arguments(const NpyArray& q, const HeadsArray<T>& pool,
-                                     const BlockTable& table, bool narrow) const {
+  Arguments arguments(const NpyArray& q, const HeadsArray<T>& pool, const BlockTable& table,
+                      bool narrow) const {
     NpyArray ids{{table.B, table.max_blocks}, table.ids};
     NpyArray lengths{{table.B}, table.seq_lens};
     if (narrow) {
       ids.data = std::vector<std::int32_t>(table.ids.begin(), table.ids.end());
       lengths.data = std::vector<std::int32_t>(table.seq_lens.begin(), table.seq_lens.end());
     }
-    return {"--q",           put("q.npy", q),       "--kv-cache", put("kv.npy", cache(pool)),
-            "--block-table", put("table.npy", ids), "--seq-lens", put("lens.npy", lengths),
-            "--out",         folder_.file("out")};
+    return {"--q",           file("q.npy", q),       "--kv-cache", file("kv.npy", cache(pool)),
+            "--block-table", file("table.npy", ids), "--seq-lens", file("lens.npy", lengths)};
   }
-  NpyArray result(const std::string& name) const {
-    return read_npy(folder_.file("out/" + name));
-  }
+  std::filesystem::path out() const { return folder_.path() / "out"; }
 
  private:
   TemporaryFolder folder_;
@@ -1110,17 +1022,13 @@ void program_on_files(const std::string& device) {
     if (narrow)
       std::replace(with_table.table.ids.begin(), with_table.table.ids.end(), INT64_MIN + 7,
                    std::int64_t{-5});
-    auto arguments =
-        files.arguments(cli::heads_to_npy(in.Q, 4), with_table.pool, with_table.table, narrow);
-    arguments.insert(arguments.end(), {"--device", device, "--causal", "--scale", "0.7",
-                                       "--splits", "3", "--bc", "4", "--merge", "last_block"});
-    REQUIRE(run(arguments).exit_code == 0);
-    const NpyArray O = files.result("o.npy"), LSE = files.result("lse.npy");
-    CHECK(O.shape == std::vector<std::int64_t>{2, 4, 2, 6});
-    CHECK(LSE.shape == std::vector<std::int64_t>{2, 4, 2});
-    Out out{Heads(2, 4, 2, 6), Floats(8, 2)};
-    out.O.elements() = std::get<std::vector<float>>(O.data);
-    out.LSE = Eigen::Map<const Floats>(std::get<std::vector<float>>(LSE.data).data(), 8, 2);
+    run_on(device,
+           joined(files.arguments(cli::heads_to_npy(in.Q, 4), with_table.pool, with_table.table,
+                                  narrow),
+                  words("--causal --scale 0.7 --splits 3 --bc 4 --merge last_block")),
+           files.out());
+    const Out out{load_heads<float>(files.out(), "o"), load_rows<float>(files.out(), "lse")};
+    CHECK(load_npy(files.out(), "lse").shape == std::vector<std::int64_t>{2, 4, 2});
     check_attended(out, in, {.causal = true, .scale = 0.7});
   }
 }
@@ -1128,54 +1036,40 @@ void program_on_files(const std::string& device) {
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration runs") {
-  const ProgramResult r = run({});
-  CHECK(r.exit_code == 0);
-  for (const char* part :
-       {"O = 33.4291, LSE = 4.4402, as in chapter 03.", "10 / 7 and 20 / 7: 1.4286,",
-        "38.8080   33.4291", "17.2914   33.4291", "1.3333   an error"}) {
-    CAPTURE(part);
-    CHECK(r.out.find(part) != std::string::npos);
-  }
+  check_prints(run({}),
+               {"O = 33.4291, LSE = 4.4402, as in chapter 03.", "10 / 7 and 20 / 7: 1.4286,",
+                "38.8080   33.4291", "17.2914   33.4291", "1.3333   an error"});
 }
 
 TEST_CASE("cpu: executable reads a paged cache") { program_on_files("cpu"); }
 TEST_CASE("device: executable reads a paged cache") {
-  if (!have_device()) return;
-  program_on_files(device_kind());
+  if (have_device()) program_on_files(device_kind());
 }
 
 TEST_CASE("cpu: executable keeps f8 and the rank of q") {
   const Files files;
-  const auto Q = random_matrix<double>(2, 3, 0, 0), K = random_matrix<double>(9, 3, 0, 1),
-             V = random_matrix<double>(9, 3, 0, 2);
+  const auto [Q, K, V] = random_head<double>(2, 9, 3);
   HeadsArray<double> pool(2 * 3, 1, 5, 3, NAN);
   pool.head(2, 0) = K.topRows(5);
   pool.head(1, 0).topRows(4) = K.bottomRows(4);
   pool.head(3 + 2, 0) = V.topRows(5);
   pool.head(3 + 1, 0).topRows(4) = V.bottomRows(4);
-  auto arguments = files.arguments(to_npy(Q), pool, {1, 2, {2, 1}, {9}}, false);
-  arguments.insert(arguments.end(), {"--splits", "20", "--bc", "2", "--causal", "--json"});
-  const ProgramResult r = run(arguments);
-  REQUIRE(r.exit_code == 0);
-  for (const char* part :
-       {"\"seq_lens\":[9]", "\"blocks\":3", "\"block_size\":5", "\"splits\":20",
-        "\"bytes\":{\"keys_values\":432,\"table\":24}", "\"read_bytes\":null"}) {
-    CAPTURE(part);
-    CHECK(r.out.find(part) != std::string::npos);
-  }
+  const ProgramResult r =
+      run(files.arguments(to_npy(Q), pool, {1, 2, {2, 1}, {9}}, false),
+          words("--splits 20 --bc 2 --causal --json --out " + files.out().string()));
+  check_prints(r, {"\"seq_lens\":[9]", "\"blocks\":3", "\"block_size\":5", "\"splits\":20",
+                   "\"bytes\":{\"keys_values\":432,\"table\":24}", "\"read_bytes\":null"});
   const auto expected = reference_attention(Q, K, V, {.causal = true});
-  check_close(to_matrix<double>(files.result("o.npy"), "o"), expected.O, kFloat64);
-  check_close(to_vector<double>(files.result("lse.npy"), "lse"), expected.LSE, kFloat64);
+  check_close(load_matrix<double>(files.out(), "o"), expected.O, kFloat64);
+  check_close(load_vector<double>(files.out(), "lse"), expected.LSE, kFloat64);
 }
 
 TEST_CASE("cpu: executable takes empty inputs and random ones") {
-  for (const std::string device : {"cpu", device_kind()}) {
-    if (device == "cuda" && !device_available()) continue;
-    const ProgramResult r =
-        run({"--device", device, "--batch", "3", "--nk", "30", "--heads", "4", "--kv-heads",
-             "2", "--d", "3", "--block-size", "7", "--splits", "auto", "--json"});
-    CHECK(r.exit_code == 0);
-    CHECK(r.out.find("\"seq_lens\":[30,25,20]") != std::string::npos);
+  for (const std::string& device : usable_devices()) {
+    check_prints(run(words("--batch 3 --nk 30 --heads 4 --kv-heads 2 --d 3 --block-size 7 "
+                           "--splits auto --json --device " +
+                           device)),
+                 "\"seq_lens\":[30,25,20]");
     CHECK(run({"--n", "0", "--device", device}).exit_code == 0);
     CHECK(run({"--n", "2", "--nk", "0", "--device", device}).exit_code == 0);
   }
@@ -1191,29 +1085,28 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   refused({2, 2, {0, 1, 2, 3}, {4, 4}}, "is 3, but the pool has blocks 0 to 2");
   refused({2, 2, {0, 1, 2, 1}, {4, 5}}, "sequence 1 cannot have 5 tokens");
   refused({3, 1, {0, 1, 2}, {1, 1, 1}}, "table.npy: dimension 0 (B) is 3");
-  auto arguments = files.arguments(cli::heads_to_npy(q, 4), pool, {2, 1, {0, 1}, {1, 1}}, true);
+  const Arguments arguments =
+      files.arguments(cli::heads_to_npy(q, 4), pool, {2, 1, {0, 1}, {1, 1}}, true);
   const auto with = [&](std::size_t which, const std::string& file) {
-    auto changed = arguments;
+    Arguments changed = arguments;
     changed[which] = file;
     return changed;
   };
   check_refused(with(7, arguments[1]), "q.npy is f4");  // for the lengths
-  check_refused(with(3, files.put("four.npy", cli::heads_to_npy(pool, 4))), "four.npy");
-  check_refused(with(3, files.put("three.npy", {{3, 1, 2, 2, 3}, std::vector<float>(36)})),
+  check_refused(with(3, files.file("four.npy", cli::heads_to_npy(pool, 4))), "four.npy");
+  check_refused(with(3, files.file("three.npy", {{3, 1, 2, 2, 3}, std::vector<float>(36)})),
                 "three.npy: dimension 0 is 3, expected 2");
-  check_refused(with(3, files.put("heads.npy", {{2, 3, 3, 2, 3}, std::vector<float>(108)})),
+  check_refused(with(3, files.file("heads.npy", {{2, 3, 3, 2, 3}, std::vector<float>(108)})),
                 "must divide");
-  check_refused(with(3, files.put("wide.npy", {{2, 3, 2, 2, 4}, std::vector<float>(96)})),
+  check_refused(with(3, files.file("wide.npy", {{2, 3, 2, 2, 4}, std::vector<float>(96)})),
                 "wide.npy: dimension 4 (d) is 4");
-  check_refused(with(3, files.put("flat.npy", {{2, 3, 2, 0, 3}, std::vector<float>()})),
+  check_refused(with(3, files.file("flat.npy", {{2, 3, 2, 0, 3}, std::vector<float>()})),
                 "block_size");
   check_refused({"--q", arguments[1]}, "--kv-cache");
   check_refused({"--heads", "3", "--kv-heads", "2"}, "must divide");
   check_refused({"--block-size", "0"}, "--block-size");
   check_refused({"--splits", "many"}, "found 'many'");
   check_refused({"--scale", "nan"}, "--scale");
-  arguments.insert(arguments.end(), {"--block-size", "4"});
-  check_refused(arguments, "--block-size");
-  const std::string other = std::string(device_kind()) == "sim" ? "cuda" : "sim";
-  check_refused({"--device", other}, other);
+  check_refused(joined(arguments, {"--block-size", "4"}), "--block-size");
+  check_refused({"--device", other_device()}, other_device());
 }

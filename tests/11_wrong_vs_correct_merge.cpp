@@ -14,12 +14,10 @@
 #include "chapters/11_wrong_vs_correct_merge/merge_parts_cuda.hpp"
 #include "chapters/11_wrong_vs_correct_merge/wrong_versions.hpp"
 #include "common/device/eigen.hpp"
-#include "common/reference/attention.hpp"
-#include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 #include "tests/support/golden.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/head.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -30,8 +28,6 @@ constexpr float kInfinity = kInf<float>, kNan = std::numeric_limits<float>::quie
 constexpr MergeRule kCorrect = MergeRule::correct, kStale = MergeRule::stale_max,
                     kNoRescale = MergeRule::no_rescale, kFixed = MergeRule::fixed_max;
 constexpr MergeRule kAllRules[] = {kCorrect, kStale, kNoRescale, kFixed};
-
-using Floats = Matrix<float>;
 
 template <class T>
 struct Parts {
@@ -55,12 +51,11 @@ struct Twin {
 // Outputs start as NaN, and inputs must come back unchanged.
 template <class T>
 Merged<T> parts_on_cpu(const Parts<T>& parts, MergeRule rule = kCorrect, double fixed = 0) {
-  const Parts<T> before = parts;
   Merged<T> merged{Vector<T>::Constant(parts.o.cols(), T(NAN)), {}};
-  merged.state = merge_parts_cpu<T>(parts.m, parts.l, parts.o, merged.values, rule, fixed);
-  CHECK(same_bits(parts.m, before.m));
-  CHECK(same_bits(parts.l, before.l));
-  CHECK(same_bits(parts.o, before.o));
+  const auto call = [&] {
+    merged.state = merge_parts_cpu<T>(parts.m, parts.l, parts.o, merged.values, rule, fixed);
+  };
+  check_unchanged(call, parts.m, parts.l, parts.o);
   return merged;
 }
 
@@ -70,9 +65,7 @@ Merged<float> parts_on_device(const Parts<float>& parts, MergeRule rule = kCorre
   const auto o = to_device(parts.o);
   DeviceArray<float> O(parts.o.cols()), state(2);  // new arrays are NaN
   merge_parts_cuda(m, l, o, O, state, rule, fixed);
-  CHECK(same_bits(to_host(m), parts.m));
-  CHECK(same_bits(to_host(l), parts.l));
-  CHECK(same_bits(to_host(o), parts.o));
+  check_holds(m, parts.m, l, parts.l, o, parts.o);
   const Vector<float> ml = to_host(state);
   return {to_host(O), {ml[0], ml[1]}};
 }
@@ -80,10 +73,9 @@ Merged<float> parts_on_device(const Parts<float>& parts, MergeRule rule = kCorre
 template <class T>
 Merged<T> scores_on_cpu(const Vector<T>& x, Index Bc, MergeRule rule = kCorrect,
                         double fixed = 0) {
-  const Vector<T> before = x;
   Merged<T> merged{Vector<T>::Constant(x.size(), T(NAN)), {}};
-  merged.state = merge_scores_cpu<T>(x, merged.values, Bc, rule, fixed);
-  CHECK(same_bits(x, before));
+  check_unchanged(
+      [&] { merged.state = merge_scores_cpu<T>(x, merged.values, Bc, rule, fixed); }, x);
   return merged;
 }
 
@@ -92,7 +84,7 @@ Merged<float> scores_on_device(const Vector<float>& x, Index Bc, MergeRule rule 
   const auto device_x = to_device(x);
   DeviceArray<float> p(x.size()), state(2);
   merge_scores_cuda(device_x, p, state, Bc, rule, fixed);
-  CHECK(same_bits(to_host(device_x), x));
+  check_holds(device_x, x);
   const Vector<float> ml = to_host(state);
   return {to_host(p), {ml[0], ml[1]}};
 }
@@ -149,19 +141,10 @@ void check_merged(const Merged<float>& merged, const Exact& expected) {
 
 // ---- data
 
-Vector<float> vector(const std::vector<float>& values) {
-  return Eigen::Map<const Vector<float>>(values.data(), static_cast<Index>(values.size()));
-}
 Parts<float> parts_of(const std::vector<float>& m, const std::vector<float>& l,
                       const std::vector<float>& o) {  // d = 1
   return {vector(m), vector(l), Floats(vector(o))};
 }
-template <class T>
-Parts<double> doubles(const Parts<T>& p) {
-  return {p.m.template cast<double>(), p.l.template cast<double>(),
-          p.o.template cast<double>()};
-}
-
 // Two parts with the values 1 and 2.
 Parts<float> two_parts(float first, float second) {
   return parts_of({first, second}, {1, 1}, {1, 2});
@@ -537,10 +520,8 @@ void goldens_agree(const Twin& twin) {
       CAPTURE(g.name);
       const Index Nk = g.K.rows(), d = g.Q.cols(), cut = Nk / 3, last = Nk - Nk / 5;
       const auto piece = [&](Index start, Index count) {
-        return reference_attention(g.Q.cast<double>(),
-                                   g.K.middleRows(start, count).cast<double>(),
-                                   g.V.middleRows(start, count).cast<double>(),
-                                   {.scale = g.scale.value_or(1 / std::sqrt(double(d)))});
+        return reference(g.Q, g.K.middleRows(start, count), g.V.middleRows(start, count),
+                         {.scale = g.scale});
       };
       const ReferenceResult pieces[] = {piece(0, cut), piece(cut, 0), piece(cut, last - cut),
                                         piece(last, Nk - last)};
@@ -640,19 +621,9 @@ void reported_values(const Twin& twin) {
 
 // ---- arguments
 
-template <class Call>
-std::string refusal(const Call& call) {
-  try {
-    call();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 void bad_arguments(const Twin& twin) {
   const auto message = [&](Index m, Index l, Index T, Index d, double fixed = 0) {
-    return refusal([&] {
+    return message_of([&] {
       twin.parts({Vector<float>::Ones(m), Vector<float>::Ones(l), Floats::Ones(T, d)}, kFixed,
                  fixed);
     });
@@ -667,7 +638,7 @@ void bad_arguments(const Twin& twin) {
   CHECK(message(3, 3, 3, 4, -3e38) == "accepted");
   CHECK(message(0, 0, 0, 256) == "accepted");
   const auto of_scores = [&](Index Bc, double fixed) {
-    return refusal([&] { twin.scores(vector({1, 2}), Bc, kFixed, fixed); });
+    return message_of([&] { twin.scores(vector({1, 2}), Bc, kFixed, fixed); });
   };
   CHECK(of_scores(0, 0) == "Bc must be at least 1, found 0");
   CHECK(of_scores(1, -INFINITY) == "the fixed maximum must be finite in float32, found -inf");
@@ -694,8 +665,7 @@ TEST_CASE("device: the correct rule at every magnitude") {
 
 TEST_CASE("cpu: empty parts change nothing and merge to nothing K03 K12") { empty_parts(cpu); }
 TEST_CASE("device: empty parts change nothing and merge to nothing K03 K12") {
-  if (!have_device()) return;
-  empty_parts(device);
+  if (have_device()) empty_parts(device);
 }
 
 TEST_CASE("cpu: NaN is not empty and propagates K13") { nan_propagates(cpu); }
@@ -788,7 +758,8 @@ TEST_CASE("cpu: float64 has the same limits further out") {
   CHECK(std::isnan(o(710, kStale)));
   CHECK(o(710, kCorrect) == 2);
   CHECK(std::isnan(o(10, kFixed, 800)));
-  const Parts<double> parts = doubles(random_parts(50, 7, 15, 30.0, true));
+  const Parts<float> p = random_parts(50, 7, 15, 30.0, true);
+  const Parts<double> parts{p.m.cast<double>(), p.l.cast<double>(), p.o.cast<double>()};
   check_close(parts_on_cpu(parts).values, exact(parts).O, kFloat64);
 }
 
@@ -835,9 +806,9 @@ TEST_CASE("cpu: an o that is divided by l already needs l = 1") {
 TEST_CASE("cpu: outputs of another size are refused by name") {
   const Parts<float> parts = random_parts(3, 4, 0);
   Vector<float> O(5), p(2);
-  CHECK(refusal([&] { merge_parts_cpu<float>(parts.m, parts.l, parts.o, O); }) ==
+  CHECK(message_of([&] { merge_parts_cpu<float>(parts.m, parts.l, parts.o, O); }) ==
         "O must be [4], found [5]");
-  CHECK(refusal([&] { merge_scores_cpu<float>(parts.m, p, 1); }) ==
+  CHECK(message_of([&] { merge_scores_cpu<float>(parts.m, p, 1); }) ==
         "p must be as long as x, 3, found 2");
 }
 
@@ -849,14 +820,10 @@ TEST_CASE("device: any order of the threads gives the same bits") {
   const Vector<float> x = random_scores(300, 20);
   const Merged<float> from_parts = parts_on_device(parts),
                       from_scores = scores_on_device(x, 70);
-  const std::pair<ThreadOrder, std::uint64_t> orders[] = {
-      {ThreadOrder::reverse, 0}, {ThreadOrder::random, 1}, {ThreadOrder::random, 2}};
-  for (const auto& [order, seed] : orders) {
-    set_thread_order(order, seed);
+  in_other_thread_orders([&] {
     CHECK(same(parts_on_device(parts), from_parts));
     CHECK(same(scores_on_device(x, 70), from_scores));
-  }
-  set_thread_order(ThreadOrder::forward);
+  });
 }
 
 TEST_CASE("device: each number is read where it is needed") {
@@ -866,10 +833,7 @@ TEST_CASE("device: each number is read where it is needed") {
   reset_device_traffic();
   parts_on_device(parts);
   const auto of_parts = device_traffic();
-  if (!of_parts) {
-    CHECK(std::string(device_kind()) == "cuda");  // a GPU does not count
-    return;
-  }
+  if (!counted(of_parts)) return;
   CHECK(of_parts->read_bytes == 4 * 3 * T * d);  // every thread reads m and l beside its o
   CHECK(of_parts->written_bytes == 4 * (d + 2));
   reset_device_traffic();
@@ -884,17 +848,17 @@ TEST_CASE("device: outputs of another size and blocks too large are refused") {
   const DeviceMatrix<float> o = to_device(Floats(Floats::Ones(2, 3)));
   DeviceArray<float> O(3), short_O(2), state(2), long_state(3), p(2), x(131073),
       large_p(131073);
-  CHECK(refusal([&] { merge_parts_cuda(m, l, o, short_O, state); }) ==
+  CHECK(message_of([&] { merge_parts_cuda(m, l, o, short_O, state); }) ==
         "O must be [3], found [2]");
-  CHECK(refusal([&] { merge_parts_cuda(m, l, o, O, long_state); }) ==
+  CHECK(message_of([&] { merge_parts_cuda(m, l, o, O, long_state); }) ==
         "state must be [2], found [3]");
-  CHECK(refusal([&] { merge_scores_cuda(m, p, long_state, 1); }) ==
+  CHECK(message_of([&] { merge_scores_cuda(m, p, long_state, 1); }) ==
         "state must be [2], found [3]");
-  CHECK(refusal([&] { merge_scores_cuda(m, O, state, 1); }) ==
+  CHECK(message_of([&] { merge_scores_cuda(m, O, state, 1); }) ==
         "p must be as long as x, 2, found 3");
-  CHECK(refusal([&] { merge_scores_cuda(p, p, state, 1); }) ==
+  CHECK(message_of([&] { merge_scores_cuda(p, p, state, 1); }) ==
         "p must not be x: the kernel counts on two arrays");
-  CHECK(refusal([&] { merge_scores_cuda(x, large_p, state, 131073); }) ==
+  CHECK(message_of([&] { merge_scores_cuda(x, large_p, state, 131073); }) ==
         "a block of scores on the device may have 131072, found Bc = 131073");
 }
 
@@ -902,45 +866,13 @@ TEST_CASE("device: outputs of another size and blocks too large are refused") {
 
 namespace {
 
-ProgramResult run(const std::vector<std::string>& arguments) {
-  return run_program(FLASH_STEPS_PROGRAM, arguments);
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-void check_refused(const std::vector<std::string>& arguments, const std::string& part) {
-  const ProgramResult r = run(arguments);
-  CAPTURE(part);
-  CAPTURE(r.err);
-  CHECK(r.exit_code == 2);
-  CHECK(r.err.rfind("error: ", 0) == 0);
-  CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
-  CHECK(contains(r.err, part));
-}
-
-// The folder's files with what to_npy makes of them.
-std::string put(const TemporaryFolder& folder, const std::string& name, const NpyArray& array) {
-  write_npy(folder.file(name), array);
-  return folder.file(name);
-}
-
-template <class T>
-Vector<T> get(const TemporaryFolder& folder, const std::string& name) {
-  return to_vector<T>(read_npy(folder.file("out/" + name)), name);
-}
-
-void program_merges(const std::string& kind) {
+void program_merges(const std::string& device) {
   const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
   const Parts<float> parts = random_parts(5, 3, 22, 4.0, true);
-  const std::vector<std::string> files{"--m",    put(folder, "m.npy", to_npy(parts.m)),
-                                       "--l",    put(folder, "l.npy", to_npy(parts.l)),
-                                       "--o",    put(folder, "o.npy", to_npy(parts.o)),
-                                       "--out",  folder.file("out"),
-                                       "--json", "--device",
-                                       kind};
-  const std::pair<const char*, MergeRule> rules[] = {{"correct", kCorrect},
+  const Arguments inputs = put_inputs(
+      folder, {{"m", to_npy(parts.m)}, {"l", to_npy(parts.l)}, {"o", to_npy(parts.o)}});
+  const std::pair<std::string, MergeRule> rules[] = {{"correct", kCorrect},
                                                      {"stale_max", kStale},
                                                      {"no_rescale", kNoRescale},
                                                      {"fixed_max", kFixed}};
@@ -948,64 +880,53 @@ void program_merges(const std::string& kind) {
     const std::string name = named.first;
     const MergeRule rule = named.second;
     CAPTURE(name);
-    std::vector<std::string> arguments = files;
-    arguments.insert(arguments.end(), {"--rule", name});
-    if (rule == kFixed) arguments.insert(arguments.end(), {"--fixed-max", "2.5"});
-    const ProgramResult r = run(arguments);
-    CAPTURE(r.err);
-    REQUIRE(r.exit_code == 0);
-    CHECK(contains(r.out, "\"rule\":\"" + name + "\""));
-    CHECK(contains(r.out, "\"device\":\"" + kind + "\""));
-    CHECK(contains(r.out, rule == kFixed ? "\"fixed_max\":2.5" : "\"fixed_max\":null"));
-    CHECK(contains(r.out, "\"parts\":5,\"empty_parts\":2,\"d\":3"));
+    const bool fixed = rule == kFixed;
+    const ProgramResult r = run_on(
+        device, joined(inputs, words("--rule " + name + (fixed ? " --fixed-max 2.5" : ""))),
+        out);
+    check_prints(
+        r, {"\"rule\":\"" + name + "\"", fixed ? "\"fixed_max\":2.5" : "\"fixed_max\":null",
+            "\"parts\":5,\"empty_parts\":2,\"d\":3"});
     const Exact expected = exact(parts, rule, 2.5);
-    check_close(get<float>(folder, "o.npy"), expected.O, kFloat32);
-    const Vector<float> LSE = get<float>(folder, "lse.npy");
+    check_close(load_vector<float>(out, "o"), expected.O, kFloat32);
+    const Vector<float> LSE = load_vector<float>(out, "lse");
     REQUIRE(LSE.size() == 1);
     CHECK(matches(LSE[0], expected.m + std::log(expected.l), 1e-5));
   }
   // finished results, one of them empty, in float64
   const Eigen::Vector3d lse_in(-INFINITY, 3.1269, 4.1269), o_in(NAN, 18.8080, 38.8080);
-  const ProgramResult r = run({"--lse", put(folder, "lse.npy", to_npy(Vector<double>(lse_in))),
-                               "--o", put(folder, "o64.npy", to_npy(Matrix<double>(o_in))),
-                               "--out", folder.file("out"), "--device", kind});
-  REQUIRE(r.exit_code == 0);
-  CHECK(contains(r.out, "parts = 3 empty_parts = 1 d = 1"));
-  CHECK(get<double>(folder, "o.npy")[0] == doctest::Approx(33.4292).epsilon(1e-5));
-  CHECK(get<double>(folder, "lse.npy")[0] == doctest::Approx(4.4402).epsilon(1e-5));
+  const Arguments finished = put_inputs(
+      folder, {{"lse", to_npy(Vector<double>(lse_in))}, {"o", to_npy(Matrix<double>(o_in))}});
+  check_prints(run(finished, {"--out", out.string(), "--device", device}),
+               "parts = 3 empty_parts = 1 d = 1");
+  CHECK(load_vector<double>(out, "o")[0] == doctest::Approx(33.4292).epsilon(1e-5));
+  CHECK(load_vector<double>(out, "lse")[0] == doctest::Approx(4.4402).epsilon(1e-5));
 }
 
-void program_on_scores(const std::string& kind) {
+void program_on_scores(const std::string& device) {
   const TemporaryFolder folder;
+  const auto out = folder.path() / "out";
   const Vector<double> x = random_scores(100, 23, 3.0).cast<double>();
   Vector<double> p(100);
   const double LSE = lse(online_softmax_cpu<double>(x, p));
-  const std::string file = put(folder, "x.npy", to_npy(x));
-  const ProgramResult r =
-      run({"--x", file, "--bc", "7", "--device", kind, "--out", folder.file("out"), "--json"});
-  REQUIRE(r.exit_code == 0);
-  CHECK(contains(r.out, "\"n\":100,\"bc\":7"));
-  CHECK(contains(r.out, "\"lse\":" + std::to_string(LSE).substr(0, 5)));
-  check_close(get<double>(folder, "softmax.npy"), p, kind == "cpu" ? kFloat64 : kFloat32);
-  const ProgramResult broken = run(
-      {"--x", file, "--rule", "fixed_max", "--fixed-max", "1e4", "--device", kind, "--json"});
-  REQUIRE(broken.exit_code == 0);  // it does what it was asked to
-  CHECK(contains(broken.out, "\"difference\":\"nan\""));
-  const ProgramResult random =
-      run({"--n", "50", "--bc", "8", "--rule", "no_rescale", "--device", kind});
-  CHECK(random.exit_code == 0);
-  CHECK(contains(random.out, "merge by the rule no_rescale on " + kind));
+  const Arguments input = put_inputs(folder, {{"x", to_npy(x)}});
+  check_prints(run_on(device, joined(input, {"--bc", "7"}), out),
+               {"\"n\":100,\"bc\":7", "\"lse\":" + std::to_string(LSE).substr(0, 5)});
+  check_close(load_vector<double>(out, "softmax"), p, device == "cpu" ? kFloat64 : kFloat32);
+  check_prints(  // it does what it was asked to
+      run(input, words("--rule fixed_max --fixed-max 1e4 --json --device " + device)),
+      "\"difference\":\"nan\"");
+  check_prints(run(words("--n 50 --bc 8 --rule no_rescale --device " + device)),
+               "merge by the rule no_rescale on " + device);
 }
 
 }  // namespace
 
 TEST_CASE("cpu: executable demonstration shows where each rule breaks") {
-  const ProgramResult r = run({});
-  CHECK(r.exit_code == 0);
-  CHECK(contains(r.out, "no_rescale      20           2           3   1.500000    20.6931"));
-  CHECK(contains(r.out, "89           0.0e+00            nan        5.0e-01"));
-  CHECK(contains(r.out, "710           0.0e+00            nan        5.0e-01        0.0e+00"));
-  CHECK(contains(r.out, "(0, 1, 3) give 2, and merged rightly\n  after that 3.5"));
+  check_prints(run({}), {"no_rescale      20           2           3   1.500000    20.6931",
+                         "89           0.0e+00            nan        5.0e-01",
+                         "710           0.0e+00            nan        5.0e-01        0.0e+00",
+                         "(0, 1, 3) give 2, and merged rightly\n  after that 3.5"});
 }
 
 TEST_CASE("cpu: executable merges parts by every rule") { program_merges("cpu"); }
@@ -1020,14 +941,14 @@ TEST_CASE("device: executable takes scores and random input") {
 
 TEST_CASE("cpu: executable takes empty inputs") {
   const TemporaryFolder folder;
-  const std::string none = put(folder, "none.npy", to_npy(Vector<float>(0)));
-  REQUIRE(run({"--m", none, "--l", none, "--o", put(folder, "o.npy", to_npy(Floats(0, 4))),
-               "--out", folder.file("out")})
-              .exit_code == 0);
-  check_close(get<float>(folder, "o.npy"), Vector<double>::Zero(4), {0, 0});
-  CHECK(get<float>(folder, "lse.npy")[0] == -kInfinity);
-  REQUIRE(run({"--x", none, "--out", folder.file("out")}).exit_code == 0);
-  CHECK(get<float>(folder, "softmax.npy").size() == 0);
+  const auto out = folder.path() / "out";
+  const NpyArray none = to_npy(Vector<float>(0));
+  run_on("cpu", put_inputs(folder, {{"m", none}, {"l", none}, {"o", to_npy(Floats(0, 4))}}),
+         out);
+  check_close(load_vector<float>(out, "o"), Vector<double>::Zero(4), {0, 0});
+  CHECK(load_vector<float>(out, "lse")[0] == -kInfinity);
+  run_on("cpu", put_inputs(folder, {{"x", none}}), out);
+  CHECK(load_vector<float>(out, "softmax").size() == 0);
 }
 
 TEST_CASE("cpu: executable refuses bad usage and input in one line") {
@@ -1063,6 +984,5 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   check_refused({"--rule", "fixed_max", "--fixed-max", "nan"}, "--fixed-max");
   check_refused({"--rule", "fixed_max", "--fixed-max", "1e39"}, "finite in float32");
   check_refused({"--bc", "0"}, "--bc");
-  const std::string other = std::string(device_kind()) == "sim" ? "cuda" : "sim";
-  check_refused({"--device", other, "--n", "4"}, other);
+  check_refused({"--device", other_device(), "--n", "4"}, other_device());
 }

@@ -8,11 +8,9 @@
 
 #include "chapters/_template/template_cuda.hpp"
 #include "common/device/eigen.hpp"
-#include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
-#include "tests/support/compare.hpp"
-#include "tests/support/program.hpp"
-#include "tests/support/skip.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/executable.hpp"
 
 using namespace flash_steps;
 using namespace flash_steps::test;
@@ -25,10 +23,8 @@ using Scale = std::function<Vector<float>(const Vector<float>&, float)>;
 
 // Outputs start as NaN, and inputs must come back unchanged.
 Vector<float> on_cpu(const Vector<float>& x, float a) {
-  const Vector<float> before = x;
   Vector<float> y = Vector<float>::Constant(x.size(), NAN);
-  scale_cpu<float>(x, y, a);
-  CHECK(same_bits(x, before));
+  check_unchanged([&] { scale_cpu<float>(x, y, a); }, x);
   return y;
 }
 
@@ -36,7 +32,7 @@ Vector<float> on_device(const Vector<float>& x, float a) {
   const DeviceArray<float> device_x = to_device(x);
   DeviceArray<float> y(x.size());  // a new array is NaN
   scale_cuda(device_x, y, a);
-  CHECK(same_bits(to_host(device_x), x));
+  check_holds(device_x, x);
   return to_host(y);
 }
 
@@ -64,20 +60,17 @@ void nan_and_infinity(const Scale& scale) {
 
 TEST_CASE("cpu: the worked example") { by_hand(on_cpu); }
 TEST_CASE("device: the worked example") {
-  if (!have_device()) return;
-  by_hand(on_device);
+  if (have_device()) by_hand(on_device);
 }
 
 TEST_CASE("cpu: any size") { sizes(on_cpu); }
 TEST_CASE("device: any size") {
-  if (!have_device()) return;
-  sizes(on_device);
+  if (have_device()) sizes(on_device);
 }
 
 TEST_CASE("cpu: NaN and infinity stay where they are") { nan_and_infinity(on_cpu); }
 TEST_CASE("device: NaN and infinity stay where they are") {
-  if (!have_device()) return;
-  nan_and_infinity(on_device);
+  if (have_device()) nan_and_infinity(on_device);
 }
 
 TEST_CASE("cpu: sizes that differ are refused") {
@@ -95,9 +88,8 @@ TEST_CASE("device: sizes that differ are refused") {
 // ---- the executable
 
 TEST_CASE("cpu: the demonstration ends well") {
-  const ProgramResult result = run_program(FLASH_STEPS_PROGRAM, {});
-  CHECK(result.exit_code == 0);
-  CHECK(result.out.find("A random vector of 1000 elements") != std::string::npos);
+  const ProgramResult result = run({});
+  check_prints(result, "A random vector of 1000 elements");
   CHECK(result.err == "");
 }
 
@@ -105,13 +97,12 @@ namespace {
 
 void tool_writes_y(const std::string& device) {
   const TemporaryFolder folder;
-  write_npy(folder.path() / "x.npy", to_npy(Vector<double>{{1, 2, 3}}));
-  const ProgramResult result =
-      run_program(FLASH_STEPS_PROGRAM, {"--x", folder.file("x.npy"), "--a", "10", "--device",
-                                        device, "--out", folder.file("out")});
+  const Arguments inputs = put_inputs(folder, {{"x", to_npy(Vector<double>{{1, 2, 3}})}});
+  const std::string out = folder.file("out");
+  const ProgramResult result = run(inputs, {"--a", "10", "--device", device, "--out", out});
   CHECK(result.err == "");
   REQUIRE(result.exit_code == 0);
-  const Vector<double> y = to_vector<double>(read_npy(folder.file("out/y.npy")), "y.npy");
+  const auto y = load_vector<double>(out, "y");
   check_close(y, Vector<double>{{10, 20, 30}}, {0, 0});
 }
 
@@ -119,13 +110,9 @@ void tool_writes_y(const std::string& device) {
 
 TEST_CASE("cpu: the tool writes y.npy") { tool_writes_y("cpu"); }
 TEST_CASE("device: the tool writes y.npy") {
-  if (!have_device()) return;
-  tool_writes_y(device_kind());
+  if (have_device()) tool_writes_y(device_kind());
 }
 
 TEST_CASE("cpu: bad usage is exit 2 and one line") {
-  const ProgramResult result = run_program(FLASH_STEPS_PROGRAM, {"--x", "missing.npy"});
-  CHECK(result.exit_code == 2);
-  CHECK(result.err.rfind("error: ", 0) == 0);
-  CHECK(result.err.find('\n') == result.err.size() - 1);
+  check_refused({"--x", "missing.npy"}, "missing.npy");
 }

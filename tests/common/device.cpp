@@ -14,6 +14,8 @@
 
 #include "common/device/array.hpp"
 #include "tests/common/device_kernels.hpp"
+#include "tests/support/calls.hpp"
+#include "tests/support/device.hpp"
 #include "tests/support/program.hpp"
 #include "tests/support/skip.hpp"
 
@@ -68,16 +70,6 @@ std::string report_of(const Run& run) {
     return error.what();
   }
   return "no report";
-}
-
-template <class Run>
-std::string refusal_of(const Run& run) {
-  try {
-    run();
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "not refused";
 }
 
 bool contains(const std::string& text, const std::string& part) {
@@ -285,7 +277,7 @@ TEST_CASE("device: all of a block's shared memory can be used") {
   DeviceArray<float> x(numbers(128));
   const std::string refusal =
       is_simulator() ? report_of([&] { reverse_blocks_at_the_end(x, 128, limit); })
-                     : refusal_of([&] { reverse_blocks_at_the_end(x, 128, limit); });
+                     : message_of([&] { reverse_blocks_at_the_end(x, 128, limit); });
   CAPTURE(refusal);
   CHECK(contains(refusal, std::to_string(limit + kBesideBytes)));
   CHECK(contains(refusal, std::to_string(limit)));
@@ -499,7 +491,7 @@ TEST_CASE("device: launches beyond a limit are refused with value and limit") {
   const DeviceLimits limits = device_limits();
   const auto check_refusal = [](const std::vector<std::string>& parts, const Extent& grid,
                                 const Extent& block, std::int64_t shared_bytes) {
-    const std::string refusal = refusal_of([&] { do_nothing(grid, block, shared_bytes); });
+    const std::string refusal = message_of([&] { do_nothing(grid, block, shared_bytes); });
     CAPTURE(refusal);
     CHECK(contains(refusal, "do_nothing: "));
     for (const std::string& part : parts) {
@@ -808,14 +800,7 @@ TEST_CASE("device: correct kernels run without a report in every order of thread
     wait_often(out, 1000);
     CHECK(out.download()[0] == 63 * 64 / 2);
   };
-  set_thread_order(ThreadOrder::reverse);
-  run_all();
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    CAPTURE(seed);
-    set_thread_order(ThreadOrder::random, seed);
-    run_all();
-  }
-  set_thread_order(ThreadOrder::forward);
+  in_other_thread_orders(run_all, 10);
   run_all();
 }
 

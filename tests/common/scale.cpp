@@ -12,20 +12,15 @@
 
 #include "common/tensor/ceil_div.hpp"
 #include "common/tensor/require.hpp"
+#include "tests/support/calls.hpp"
 
 namespace flash_steps {
 
 namespace {
 
-// The message of the std::invalid_argument that resolve_scale<T> throws; "" if it throws none.
 template <class T>
 std::string scale_error(std::optional<double> scale, std::int64_t d) {
-  try {
-    resolve_scale<T>(scale, d);
-  } catch (const std::invalid_argument& error) {
-    return error.what();
-  }
-  return "";
+  return test::message_of([&] { resolve_scale<T>(scale, d); });
 }
 
 bool contains(const std::string& text, const std::string& part) {

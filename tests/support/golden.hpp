@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "common/tensor/heads_array.hpp"
-#include "common/tensor/npy_matrix.hpp"
+#include "tests/support/load.hpp"
 
 namespace flash_steps::test {
 
@@ -76,42 +76,14 @@ inline bool has(const Folder& folder, const std::string& name) {
   return std::filesystem::exists(folder / (name + ".npy"));
 }
 
-template <class T>
-Matrix<T> golden_matrix(const Folder& folder, const std::string& name) {
-  return to_matrix<T>(read_npy(folder / (name + ".npy")), name);
-}
-
-template <class T>
-Vector<T> golden_vector(const Folder& folder, const std::string& name) {
-  return to_vector<T>(read_npy(folder / (name + ".npy")), name);
-}
-
 inline std::optional<double> golden_scale(const Folder& folder) {
   if (!has(folder, "scale")) return std::nullopt;
-  return golden_vector<double>(folder, "scale")[0];
-}
-
-template <class T>
-HeadsArray<T> golden_heads(const Folder& folder, const std::string& name) {
-  const NpyArray array = read_npy(folder / (name + ".npy"));
-  const std::vector<T>& data = checked_data<T>(array, 4, "[B, H, N, d]", name);
-  HeadsArray<T> heads(array.shape[0], array.shape[1], array.shape[2], array.shape[3]);
-  heads.elements() = data;
-  return heads;
-}
-
-// [B, H, Nq] as (B * H, Nq).
-template <class T>
-Matrix<T> golden_rows(const Folder& folder, const std::string& name) {
-  const NpyArray array = read_npy(folder / (name + ".npy"));
-  const std::vector<T>& data = checked_data<T>(array, 3, "[B, H, Nq]", name);
-  return Eigen::Map<const Matrix<T>>(data.data(), array.shape[0] * array.shape[1],
-                                     array.shape[2]);
+  return load_vector<double>(folder, "scale")[0];
 }
 
 // [B, H, Nq, Nk], one matrix a head.
 inline std::vector<Matrix<std::uint8_t>> golden_masks(const Folder& folder) {
-  const HeadsArray<std::uint8_t> all = golden_heads<std::uint8_t>(folder, "mask");
+  const HeadsArray<std::uint8_t> all = load_heads<std::uint8_t>(folder, "mask");
   std::vector<Matrix<std::uint8_t>> masks;
   for (std::int64_t b = 0; b < all.B(); ++b) {
     for (std::int64_t h = 0; h < all.H(); ++h) masks.emplace_back(all.head(b, h));
@@ -128,14 +100,14 @@ inline std::vector<Golden> goldens(const std::string& set) {
     Golden g;
     g.name = folder.filename().string();
     g.folder = folder;
-    g.Q = golden_matrix<float>(folder, "q");
-    g.K = golden_matrix<float>(folder, "k");
-    g.V = golden_matrix<float>(folder, "v");
+    g.Q = load_matrix<float>(folder, "q");
+    g.K = load_matrix<float>(folder, "k");
+    g.V = load_matrix<float>(folder, "v");
     g.scale = golden_scale(folder);
-    g.O = golden_matrix<double>(folder, "o");
-    g.O_causal = golden_matrix<double>(folder, "o_causal");
-    g.LSE = golden_vector<double>(folder, "lse");
-    g.LSE_causal = golden_vector<double>(folder, "lse_causal");
+    g.O = load_matrix<double>(folder, "o");
+    g.O_causal = load_matrix<double>(folder, "o_causal");
+    g.LSE = load_vector<double>(folder, "lse");
+    g.LSE_causal = load_vector<double>(folder, "lse_causal");
     result.push_back(std::move(g));
   }
   return result;
@@ -155,16 +127,16 @@ inline std::vector<GradientGolden> gradient_goldens() {
         g.forward = forward;
         g.causal = causal;
         g.scale = golden_scale(forward);
-        g.Q = golden_matrix<float>(forward, "q");
-        g.K = golden_matrix<float>(forward, "k");
-        g.V = golden_matrix<float>(forward, "v");
-        g.dO = golden_matrix<float>(folder, "do");
-        if (with_dLSE) g.dLSE = golden_vector<float>(folder, "dlse");
-        g.O = golden_matrix<double>(forward, "o" + mask);
-        g.LSE = golden_vector<double>(forward, "lse" + mask);
-        g.dQ = golden_matrix<double>(folder, "dq" + dlse + mask);
-        g.dK = golden_matrix<double>(folder, "dk" + dlse + mask);
-        g.dV = golden_matrix<double>(folder, "dv" + mask);  // does not depend on dLSE
+        g.Q = load_matrix<float>(forward, "q");
+        g.K = load_matrix<float>(forward, "k");
+        g.V = load_matrix<float>(forward, "v");
+        g.dO = load_matrix<float>(folder, "do");
+        if (with_dLSE) g.dLSE = load_vector<float>(folder, "dlse");
+        g.O = load_matrix<double>(forward, "o" + mask);
+        g.LSE = load_vector<double>(forward, "lse" + mask);
+        g.dQ = load_matrix<double>(folder, "dq" + dlse + mask);
+        g.dK = load_matrix<double>(folder, "dk" + dlse + mask);
+        g.dV = load_matrix<double>(folder, "dv" + mask);  // does not depend on dLSE
         result.push_back(std::move(g));
       }
     }
@@ -184,20 +156,20 @@ inline std::vector<HeadsGolden> heads_goldens(const std::string& set) {
       g.folder = folder;
       g.causal = causal;
       g.scale = golden_scale(folder);
-      g.Q = golden_heads<float>(folder, "q");
-      g.K = golden_heads<float>(folder, "k");
-      g.V = golden_heads<float>(folder, "v");
-      g.dO = golden_heads<float>(folder, "do");
-      if (has(folder, "dlse")) g.dLSE = golden_rows<float>(folder, "dlse");
+      g.Q = load_heads<float>(folder, "q");
+      g.K = load_heads<float>(folder, "k");
+      g.V = load_heads<float>(folder, "v");
+      g.dO = load_heads<float>(folder, "do");
+      if (has(folder, "dlse")) g.dLSE = load_rows<float>(folder, "dlse");
       if (has(folder, "p")) {
-        g.dropout = golden_vector<double>(folder, "p")[0];
+        g.dropout = load_vector<double>(folder, "p")[0];
         g.masks = golden_masks(folder);
       }
-      g.O = golden_heads<double>(folder, "o" + mask);
-      g.LSE = golden_rows<double>(folder, "lse" + mask);
-      g.dQ = golden_heads<double>(folder, "dq" + mask);
-      g.dK = golden_heads<double>(folder, "dk" + mask);
-      g.dV = golden_heads<double>(folder, "dv" + mask);
+      g.O = load_heads<double>(folder, "o" + mask);
+      g.LSE = load_rows<double>(folder, "lse" + mask);
+      g.dQ = load_heads<double>(folder, "dq" + mask);
+      g.dK = load_heads<double>(folder, "dk" + mask);
+      g.dV = load_heads<double>(folder, "dv" + mask);
       result.push_back(std::move(g));
     }
   }

@@ -1,10 +1,14 @@
 // Batches of heads in any order in memory, with NaN in between.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
 
+#include "common/device/eigen.hpp"
 #include "common/tensor/heads_array.hpp"
 #include "common/tensor/matrix.hpp"
 #include "common/tensor/view.hpp"
@@ -14,7 +18,8 @@ namespace flash_steps::test {
 enum class Order { bhnd, bnhd, gaps };
 inline constexpr Order kOrders[] = {Order::bhnd, Order::bnhd, Order::gaps};
 
-inline HeadsLayout layout(Order order, const HeadsArray<float>& heads) {
+template <class T>
+HeadsLayout layout(Order order, const HeadsArray<T>& heads) {
   const Index B = heads.B(), H = heads.H(), N = heads.N(), d = heads.d();
   if (order == Order::bhnd) return bhnd_layout(B, H, N, d);
   if (order == Order::bnhd) return bnhd_layout(B, H, N, d);
@@ -23,45 +28,86 @@ inline HeadsLayout layout(Order order, const HeadsArray<float>& heads) {
   return {B, H, N, d, head, B * head + 5, d + 3};
 }
 
-// Memory for heads in some order, NaN but for what `heads` has. `shift` moves it off its
-// alignment.
+// Memory in which heads lie so, `shift` elements from its beginning; all the rest is NaN (255
+// in bytes).
+template <class T>
+std::vector<T> laid_out(const HeadsArray<T>& heads, const HeadsLayout& at, Index shift = 0) {
+  constexpr T nothing = std::is_floating_point_v<T> ? static_cast<T>(NAN) : static_cast<T>(255);
+  std::vector<T> memory(static_cast<std::size_t>(layout_extent(at) + shift), nothing);
+  const HeadsView<T> view(memory.data() + shift, at);
+  for (Index i = 0; i < at.B * at.H; ++i) {
+    view.head(i / at.H, i % at.H) = heads.head(i / at.H, i % at.H);
+  }
+  return memory;
+}
+
+// And back.
+template <class T>
+HeadsArray<T> taken_out(const std::vector<T>& memory, const HeadsLayout& at, Index shift = 0) {
+  HeadsArray<T> heads(at.B, at.H, at.N, at.d);
+  const HeadsView<const T> view(memory.data() + shift, at);
+  for (Index i = 0; i < at.B * at.H; ++i) {
+    heads.head(i / at.H, i % at.H) = view.head(i / at.H, i % at.H);
+  }
+  return heads;
+}
+
+// Memory for heads in some order. `shift` moves it off its alignment.
+template <class T>
 class StridedHeads {
  public:
-  StridedHeads(const HeadsArray<float>& heads, Order order, Index shift = 0)
-      : at_(layout(order, heads)),
-        shift_(shift),
-        memory_(static_cast<std::size_t>(layout_extent(at_) + shift), NAN) {
-    for (Index b = 0; b < at_.B; ++b) {
-      for (Index h = 0; h < at_.H; ++h) view().head(b, h) = heads.head(b, h);
-    }
-  }
+  StridedHeads(const HeadsArray<T>& heads, Order order, Index shift = 0)
+      : at_(layout(order, heads)), shift_(shift), memory_(laid_out(heads, at_, shift)) {}
 
-  HeadsView<float> view() { return {memory_.data() + shift_, at_}; }
-  HeadsArray<float> heads() {
-    HeadsArray<float> result(at_.B, at_.H, at_.N, at_.d);
-    for (Index b = 0; b < at_.B; ++b) {
-      for (Index h = 0; h < at_.H; ++h) result.head(b, h) = view().head(b, h);
-    }
-    return result;
-  }
-  const std::vector<float>& memory() const { return memory_; }
+  HeadsView<T> view() { return {memory_.data() + shift_, at_}; }
+  HeadsView<const T> view() const { return {memory_.data() + shift_, at_}; }
+  HeadsArray<T> heads() const { return taken_out(memory_, at_, shift_); }
+  const std::vector<T>& memory() const { return memory_; }
 
  private:
   HeadsLayout at_;
   Index shift_;
-  std::vector<float> memory_;
+  std::vector<T> memory_;
 };
 
+// So that check_holds serves for them, too.
+template <class T>
+HeadsArray<T> to_host(const StridedHeads<T>& heads) {
+  return heads.heads();
+}
+
+// Such heads on the device.
+template <class T>
+DeviceHeads<T> to_device(const HeadsArray<T>& heads, Order order) {
+  return to_device(StridedHeads(heads, order).view());
+}
+
 // What lies between the heads was NaN, and still is: as many elements are no NaN as there are.
-inline bool gaps_untouched(const std::vector<float>& memory, const HeadsArray<float>& heads) {
-  const auto is_number = [](float x) { return !std::isnan(x); };
+template <class T>
+bool gaps_untouched(const std::vector<T>& memory, const HeadsArray<T>& heads) {
+  const auto is_number = [](T x) { return !std::isnan(x); };
   const auto& elements = heads.elements();
   return std::count_if(memory.begin(), memory.end(), is_number) ==
          std::count_if(elements.begin(), elements.end(), is_number);
 }
 
-inline HeadsArray<float> nan_like(const HeadsArray<float>& heads) {
-  return {heads.B(), heads.H(), heads.N(), heads.d(), NAN};
+// The heads of an output, after a check of what lies between them.
+template <class T>
+HeadsArray<T> taken_out(const StridedHeads<T>& output) {
+  HeadsArray<T> heads = output.heads();
+  CHECK(gaps_untouched(output.memory(), heads));
+  return heads;
+}
+template <class T>
+HeadsArray<T> taken_out(const DeviceHeads<T>& output) {
+  HeadsArray<T> heads = to_host(output);
+  CHECK(gaps_untouched(output.download(), heads));
+  return heads;
+}
+
+template <class T>
+HeadsArray<T> nan_like(const HeadsArray<T>& heads) {
+  return {heads.B(), heads.H(), heads.N(), heads.d(), T(NAN)};
 }
 
 }  // namespace flash_steps::test
