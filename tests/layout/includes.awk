@@ -15,13 +15,15 @@ function chapter(path) {
   return path
 }
 
+function is_bench(path) { return path ~ /^(chapters\/.*\/bench[^\/]*|docs\/benchmarks\/limits)\.cpp$/ }
+
 # Why a header of others may not be included by `path`; "" if it may.
 function outsider(path, header) {
   if (path ~ /^tests\//) return ""
   if (header ~ /^(fmt|CLI|nlohmann)\// && path !~ /^common\/(cli|course)\//)
     return "fmt, CLI11 and JSON stay inside common/cli and common/course"
   if (header ~ /^boost\// && path !~ /^common\/simulator\//) return "Boost stays inside common/simulator"
-  if (header ~ /^benchmark\// && path !~ /^(chapters\/.*\/bench[^\/]*|docs\/benchmarks\/limits)\.cpp$/) return "only bench.cpp times things"
+  if (header ~ /^benchmark\// && path != "common/bench/bench.hpp" && !is_bench(path)) return "only bench.cpp times things"
   if (header ~ /^doctest\//) return "only tests test"
   return ""
 }
@@ -80,6 +82,7 @@ END {
     }
     if (other ~ /^tests\// && path !~ /^tests\//) violation(i, "includes " other ", but nothing outside tests includes tests")
     if (chapter(other) != "" && path ~ /^common\//) violation(i, "includes " other ", but common knows no chapter")
+    if (other ~ /^common\/bench\// && !is_bench(path)) violation(i, "includes " other ", but only bench.cpp times things")
     if (chapter(other) == "_template" && chapter(path) != "_template" && path != "tests/_template.cpp")
       violation(i, "includes " other ", which is only there to be copied")
     else if (chapter(other) != "" && chapter(path) != "" && chapter(other) != chapter(path)) {
