@@ -1,167 +1,131 @@
 // Times chapter 06: on the CPU beside the forward pass of chapter 05 and beside the five tile
 // products alone, in Eigen and equally parallel; on the device in both forms. Work is counted
-// as 10 * N * N * d operations (five products; forward 4, two products), half of that when
-// causal; exp is not counted, nor what two_passes computes a second time.
-#include <benchmark/benchmark.h>
-
-#include <chrono>
-
+// as five products, 10 * N * N * d operations (forward two), half of that when causal; exp is
+// not counted, nor what two_passes computes a second time. The limit is the arithmetic
+// (BM_limit_product_cpu, BM_limit_multiply_add_cuda of docs/benchmarks); "bytes/s" counts what
+// the form moves by the formula, to be held against the memory's limit.
+#include "common/bench/bench.hpp"
 #include "chapters/05_saved_statistics/saved_forward.hpp"
 #include "chapters/05_saved_statistics/saved_forward_cuda.hpp"
 #include "chapters/06_backward_recompute/backward_memory.hpp"
 #include "chapters/06_backward_recompute/backward_recompute.hpp"
 #include "chapters/06_backward_recompute/backward_recompute_cuda.hpp"
 #include "chapters/06_backward_recompute/backward_traffic.hpp"
-#include "common/device/eigen.hpp"
-#include "common/reference/attention.hpp"
-#include "common/tensor/random_matrix.hpp"
 
 namespace {
 
 using namespace flash_steps;
 
-struct Head {
-  Head(Index N, Index d)
-      : Q(random_matrix<float>(N, d, 0, 0)),
-        K(random_matrix<float>(N, d, 0, 1)),
-        V(random_matrix<float>(N, d, 0, 2)),
-        dO(random_matrix<float>(N, d, 0, 3)),
-        O(N, d),
-        m(N),
-        l(N),
-        LSE(N) {}
+struct Trained : Head {
+  Trained(Index N, Index d)
+      : Head(N, d), dO(random_rows(N, d, 3)), O(N, d), m(N), l(N), LSE(N) {}
   void forward(bool causal) {
     saved_forward_cpu<float>(Q, K, V, O, m, l, LSE, {64, 64}, causal);
   }
-  Matrix<float> Q, K, V, dO, O;
+  Matrix<float> dO, O;
   Vector<float> m, l, LSE;
 };
 
-void count_flops(benchmark::State& state, bool causal, double products = 5) {
-  const double N = static_cast<double>(state.range(0)), d = static_cast<double>(state.range(1));
-  state.counters["FLOP/s"] = benchmark::Counter((causal ? 1 : 2) * products * N * N * d,
-                                                benchmark::Counter::kIsIterationInvariantRate);
-}
-
-// A wrong result is not worth timing: the last rows of dQ against naive gradients in float64,
-// and the sum of dV over all keys, which is that of dO over all queries.
-bool is_right(const Matrix<float>& dQ, const Matrix<float>& dV, const Head& head, bool causal) {
-  const Matrix<double> Q = head.Q.bottomRows(8).cast<double>(),
-                       dO = head.dO.bottomRows(8).cast<double>();
-  const auto expected = reference_backward(Q, head.K.cast<double>(), head.V.cast<double>(), dO,
-                                           {.causal = causal});
-  const auto largest = [](const auto& x) {
-    return x.cwiseAbs().template maxCoeff<Eigen::PropagateNaN>();
-  };
-  return largest((dQ.bottomRows(8).cast<double>() - expected.dQ).eval()) <= 1e-4 &&
-         largest((dV.colwise().sum() - head.dO.colwise().sum()).eval()) <= 1e-1;
+// The last rows of dQ against naive gradients, and the sum of dV over all keys, which is that
+// of dO over all queries.
+void check_gradients(benchmark::State& state, const Matrix<float>& dQ, const Matrix<float>& dV,
+                     const Trained& in, bool causal) {
+  const Index rows = rows_to_check(dQ.rows());
+  const auto expected = reference_backward(
+      in.Q.bottomRows(rows).cast<double>(), in.K.cast<double>(), in.V.cast<double>(),
+      in.dO.bottomRows(rows).cast<double>(), {.causal = causal});
+  check_near(state, dQ.bottomRows(rows), expected.dQ, 1e-4);
+  check_near(state, dV.colwise().sum(), in.dO.cast<double>().colwise().sum(), 1e-1);
 }
 
 void BM_backward_recompute_cpu(benchmark::State& state, bool causal) {
   const Index N = state.range(0), d = state.range(1);
-  Head head(N, d);
-  head.forward(causal);
+  Trained in(N, d);
+  in.forward(causal);
   Matrix<float> dQ(N, d), dK(N, d), dV(N, d);
   Vector<float> delta(N);
-  for (auto _ : state) {
-    backward_recompute_cpu<float>(head.Q, head.K, head.V, head.O, head.m, head.l, head.dO,
-                                  delta, dQ, dK, dV, {64, 64}, causal);
-  }
-  count_flops(state, causal);
-  if (!is_right(dQ, dV, head, causal)) state.SkipWithError("wrong result");
+  time_cpu(state, [&] {
+    backward_recompute_cpu<float>(in.Q, in.K, in.V, in.O, in.m, in.l, in.dO, delta, dQ, dK, dV,
+                                  {64, 64}, causal);
+  });
+  count_flops(state, 5 * product_flops(1, N, d, causal));
+  check_gradients(state, dQ, dV, in, causal);
 }
 
 void BM_saved_forward_cpu(benchmark::State& state, bool causal) {
-  Head head(state.range(0), state.range(1));
-  for (auto _ : state) head.forward(causal);
-  count_flops(state, causal, 2);
+  const Index N = state.range(0), d = state.range(1);
+  Trained in(N, d);
+  time_cpu(state, [&] { in.forward(causal); });
+  count_flops(state, 2 * product_flops(1, N, d, causal));
 }
 
 // The five products of all pairs of tiles, without a mask, and nothing else.
 void BM_backward_products_cpu(benchmark::State& state) {
   const Index N = state.range(0), d = state.range(1), B = 64;
-  const Head head(N, d);
+  const Trained in(N, d);
   Matrix<float> dQ = Matrix<float>::Zero(N, d), dK = dQ, dV = dQ;
-  for (auto _ : state) {
+  time_cpu(state, [&] {
 #pragma omp parallel for schedule(dynamic)
     for (Index k = 0; k < N; k += B) {
       Matrix<float> P, dS, dQi = Matrix<float>::Zero(B, d);
       for (Index q = 0; q < N; q += B) {
-        P.noalias() = head.Q.middleRows(q, B) * head.K.middleRows(k, B).transpose();
-        dS.noalias() = head.dO.middleRows(q, B) * head.V.middleRows(k, B).transpose();
-        dV.middleRows(k, B).noalias() += P.transpose() * head.dO.middleRows(q, B);
-        dQi.noalias() += dS * head.K.middleRows(k, B);
-        dK.middleRows(k, B).noalias() += dS.transpose() * head.Q.middleRows(q, B);
+        P.noalias() = in.Q.middleRows(q, B) * in.K.middleRows(k, B).transpose();
+        dS.noalias() = in.dO.middleRows(q, B) * in.V.middleRows(k, B).transpose();
+        dV.middleRows(k, B).noalias() += P.transpose() * in.dO.middleRows(q, B);
+        dQi.noalias() += dS * in.K.middleRows(k, B);
+        dK.middleRows(k, B).noalias() += dS.transpose() * in.Q.middleRows(q, B);
       }
       dQ.middleRows(k, B) = dQi;
     }
     benchmark::DoNotOptimize(dQ.data());
-  }
-  count_flops(state, false);
+  });
+  count_flops(state, 5 * product_flops(1, N, d));
 }
 
-// The device of the build; simulated, the time says nothing about a GPU. Timed over whole
-// launches.
 void BM_backward_recompute_cuda(benchmark::State& state, BackwardForm form, bool causal) {
-  if (!device_available()) {
-    state.SkipWithError("this build wants a GPU, and there is none");
-    return;
-  }
   const Index N = state.range(0), d = state.range(1);
-  const Head head(N, d);
-  const auto Q = to_device(head.Q), K = to_device(head.K), V = to_device(head.V),
-             dO = to_device(head.dO);
+  const Trained in(N, d);
+  const auto Q = to_device(in.Q), K = to_device(in.K), V = to_device(in.V),
+             dO = to_device(in.dO);
   DeviceMatrix<float> O(N, d), dQ(N, d), dK(N, d), dV(N, d);
   DeviceArray<float> m(N), l(N), LSE(N), delta(N);
   const Tiling tile = default_backward_tiling(d, device_limits().shared_bytes_per_block);
   saved_forward_cuda(Q, K, V, O, m, l, LSE, {32, 32}, causal);
-  synchronize_device();
-  for (auto _ : state) {
-    const auto start = std::chrono::steady_clock::now();
+  time_cuda(state, [&] {
     backward_recompute_cuda(Q, K, V, O, m, l, dO, delta, dQ, dK, dV, tile, causal, {}, nullptr,
                             form);
-    synchronize_device();
-    state.SetIterationTime(
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  count_flops(state, causal);
+  });
+  count_flops(state, 5 * product_flops(1, N, d, causal));
   const auto counts = form == BackwardForm::two_passes
                           ? predict_two_passes(N, N, d, tile, causal)
                           : predict_atomic_dQ(N, N, d, tile, causal);
-  state.counters["bytes"] = benchmark::Counter(4.0 * static_cast<double>(counts.matrices()));
-  if (!is_right(to_host(dQ), to_host(dV), head, causal)) state.SkipWithError("wrong result");
+  count_bytes(state, 4 * counts.matrices());
+  check_gradients(state, to_host(dQ), to_host(dV), in, causal);
 }
 
-void cpu_grid(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"N", "d"})
-      ->ArgsProduct({{1024, 4096}, {64, 128}})
-      ->UseRealTime()
-      ->Unit(benchmark::kMillisecond);
+void cpu_sizes(Benchmark* b) {
+  b->ArgNames({"N", "d"})->ArgsProduct({{1024, 4096}, {64, 128}});
 }
-BENCHMARK_CAPTURE(BM_saved_forward_cpu, no_mask, false)->Apply(cpu_grid);
-BENCHMARK_CAPTURE(BM_backward_recompute_cpu, no_mask, false)->Apply(cpu_grid);
-BENCHMARK(BM_backward_products_cpu)->Apply(cpu_grid);
-BENCHMARK_CAPTURE(BM_saved_forward_cpu, causal, true)->Apply(cpu_grid);
-BENCHMARK_CAPTURE(BM_backward_recompute_cpu, causal, true)->Apply(cpu_grid);
-
-// The simulator needs seconds for what a GPU does in milliseconds.
-void device_grid(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"N", "d"})->UseManualTime()->Unit(benchmark::kMillisecond);
-  if (std::string(device_kind()) == "cuda") {
-    b->ArgsProduct({{1024, 4096, 16384}, {64, 128}});
-  } else {
-    b->Args({256, 64});
-  }
+void cuda_sizes(Benchmark* b) {
+  b->ArgNames({"N", "d"})->ArgsProduct({{1024, 4096, 16384}, {64, 128}});
 }
-BENCHMARK_CAPTURE(BM_backward_recompute_cuda, two_passes, BackwardForm::two_passes, false)
-    ->Apply(device_grid);
-BENCHMARK_CAPTURE(BM_backward_recompute_cuda, atomic_dQ, BackwardForm::atomic_dQ, false)
-    ->Apply(device_grid);
-BENCHMARK_CAPTURE(BM_backward_recompute_cuda, two_passes_causal, BackwardForm::two_passes, true)
-    ->Apply(device_grid);
-BENCHMARK_CAPTURE(BM_backward_recompute_cuda, atomic_dQ_causal, BackwardForm::atomic_dQ, true)
-    ->Apply(device_grid);
 
 }  // namespace
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  for (const bool causal : {false, true}) {
+    const std::string mask = causal ? "causal" : "no_mask", suffix = causal ? "_causal" : "";
+    add_cpu("BM_saved_forward_cpu/" + mask, BM_saved_forward_cpu, causal)->Apply(cpu_sizes);
+    add_cpu("BM_backward_recompute_cpu/" + mask, BM_backward_recompute_cpu, causal)
+        ->Apply(cpu_sizes);
+    if (!gpu_is_there()) continue;
+    add_cuda("BM_backward_recompute_cuda/two_passes" + suffix, BM_backward_recompute_cuda,
+             BackwardForm::two_passes, causal)
+        ->Apply(cuda_sizes);
+    add_cuda("BM_backward_recompute_cuda/atomic_dQ" + suffix, BM_backward_recompute_cuda,
+             BackwardForm::atomic_dQ, causal)
+        ->Apply(cuda_sizes);
+  }
+  add_cpu("BM_backward_products_cpu", BM_backward_products_cpu)->Apply(cpu_sizes);
+  return run_benchmarks(argc, argv);
+}
