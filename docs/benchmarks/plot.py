@@ -14,12 +14,12 @@ import pathlib
 import sys
 from html import escape
 
-UNITS = {"FLOP/s": "FLOP/s", "bytes/s": "byte/s", "bytes": "byte/s"}  # counter -> what it is
+UNITS = ("FLOP/s", "bytes/s")  # the counters' names; of a benchmark with both the first is drawn
 LIMITS = {  # (unit, device) -> benchmark in limits.json, how the line is called
     ("FLOP/s", "cpu"): ("BM_limit_product_cpu", "Eigen's product"),
-    ("byte/s", "cpu"): ("BM_limit_copy_cpu", "copy"),
+    ("bytes/s", "cpu"): ("BM_limit_copy_cpu", "copy"),
     ("FLOP/s", "cuda"): ("BM_limit_multiply_add_cuda", "multiply-adds"),
-    ("byte/s", "cuda"): ("BM_limit_copy_cuda", "copy"),
+    ("bytes/s", "cuda"): ("BM_limit_copy_cuda", "copy"),
 }
 LEFT, WIDTH, ROW, TOP = 430, 420, 18, 54
 
@@ -30,13 +30,12 @@ def measured(path):
     for run in json.loads(path.read_text())["benchmarks"]:
         if run.get("error_occurred") or run.get("aggregate_name", "median") != "median":
             continue
-        for counter, unit in UNITS.items():
-            if counter in run:
-                name = run["name"].removeprefix("BM_")
-                for noise in ("/real_time", "/manual_time", "/iterations:5", "/iterations:20"):
-                    name = name.replace(noise, "")
-                rows.append((name, unit, float(run[counter])))
-                break
+        unit = next((unit for unit in UNITS if unit in run), None)
+        if unit:
+            name = run["name"].removeprefix("BM_")
+            for noise in ("/real_time", "/manual_time", "/iterations:5", "/iterations:20"):
+                name = name.replace(noise, "")
+            rows.append((name, unit, float(run[unit])))
     return rows
 
 
