@@ -1,6 +1,6 @@
 // Times chapter 07: the plain kernels, and the ladder. Work is counted as two products, 4 * H *
 // N * N * d operations, half of that when causal; exp is not counted. The backward pass counts
-// five products (the plain kernels compute seven). The limit are the arithmetic units, which on
+// five products (the plain kernels compute seven). The limit is the arithmetic: the units of
 // an H200 do 67 TFLOP/s in float32: 132 multiprocessors, 128 multiply-adds a cycle each, at
 // 1.98 GHz; BM_limit_multiply_add_cuda of docs/benchmarks measures it.
 //

@@ -25,9 +25,9 @@ LEFT, WIDTH, ROW, TOP = 430, 420, 18, 54
 
 
 def measured(path):
-    """[(name, unit, rate)] of one file, without what failed or has no rate."""
+    """[(name, unit, rate)] of one file, without what failed or has no rate. Empty if nothing ran."""
     rows = []
-    for run in json.loads(path.read_text())["benchmarks"]:
+    for run in json.loads(path.read_text() or '{"benchmarks": []}')["benchmarks"]:
         if run.get("error_occurred") or run.get("aggregate_name", "median") != "median":
             continue
         unit = next((unit for unit in UNITS if unit in run), None)
