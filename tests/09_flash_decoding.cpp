@@ -967,6 +967,7 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   check_refused({"--q", q, "--causal"}, "--k");
   check_refused({"--q", q, "--k", one, "--v", one}, "one.npy: dimension 0 (B) is 1");
   check_refused({"--q", q, "--k", three, "--v", three}, "must divide");
+  check_refused({"--q", q, "--k", three, "--v", three}, "three.npy: the number of K/V heads");
   check_refused({"--q", q, "--k", k, "--v", three}, "three.npy: dimension 1 (Hkv) is 3");
   check_refused({"--heads", "3", "--kv-heads", "2"}, "must divide");
   check_refused({"--splits", "0"},

@@ -1097,11 +1097,14 @@ TEST_CASE("cpu: executable refuses bad usage and input in one line") {
   check_refused(with(3, files.file("three.npy", {{3, 1, 2, 2, 3}, std::vector<float>(36)})),
                 "three.npy: dimension 0 is 3, expected 2");
   check_refused(with(3, files.file("heads.npy", {{2, 3, 3, 2, 3}, std::vector<float>(108)})),
-                "must divide");
+                "heads.npy: the number of K/V heads must divide");
   check_refused(with(3, files.file("wide.npy", {{2, 3, 2, 2, 4}, std::vector<float>(96)})),
                 "wide.npy: dimension 4 (d) is 4");
   check_refused(with(3, files.file("flat.npy", {{2, 3, 2, 0, 3}, std::vector<float>()})),
                 "block_size");
+  check_refused(with(5, files.file("none.npy", {{2, 1}, std::vector<std::int32_t>{0, -1}})),
+                "none.npy with " + arguments[7] + ": entry 0 of sequence 1");
+  check_refused({"--batch", "2147483647", "--heads", "2147483647"}, "does not fit in 64 bits");
   check_refused({"--q", arguments[1]}, "--kv-cache");
   check_refused({"--heads", "3", "--kv-heads", "2"}, "must divide");
   check_refused({"--block-size", "0"}, "--block-size");

@@ -321,7 +321,8 @@ void run(const cli::Arguments& arguments) {
   common.n = 1;
   common.nk = 1024;
   cli::Options options("09_flash_decoding",
-                       "Attention of a few queries to a long cache, with the keys split.");
+                       "Attention of a few queries to a long cache, with the keys split. Meant "
+                       "for 1 to 8 queries;\nany number of them is right.");
   cli::add_batch_input(options, request.files, common);
   cli::add_scale(options, common);
   cli::add_causal(options, common);

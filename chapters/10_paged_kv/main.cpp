@@ -154,21 +154,13 @@ void show_wrong_versions() {
   print("\n");
 }
 
-// Random sequences of these lengths: contiguous, and in blocks.
-struct RandomCache {
-  cli::Batch<float> contiguous;
-  PagedInputs<float> paged;
-};
-RandomCache random_cache(const DecodingSizes& s, const std::vector<std::int64_t>& seq_lens,
-                         Index block_size, std::uint64_t seed, float filler) {
-  RandomCache in{{cli::random_heads<float>(s.B, s.H, s.Nq, s.d, seed, 0),
-                  cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 1),
-                  cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 2)},
-                 {}};
-  auto [pool, table] = scatter_tokens<float>(in.contiguous.K.view(), in.contiguous.V.view(),
-                                             seq_lens, block_size, 0, seed, filler);
-  in.paged = {in.contiguous.Q, std::move(pool), std::move(table)};
-  return in;
+// The first tokens of each sequence, so many of them, in blocks of a random order.
+PagedInputs<float> in_blocks(const cli::Batch<float>& batch,
+                             const std::vector<std::int64_t>& seq_lens, Index block_size,
+                             std::uint64_t seed, float filler) {
+  auto [pool, table] = scatter_tokens<float>(batch.K.view(), batch.V.view(), seq_lens,
+                                             block_size, 0, seed, filler);
+  return {batch.Q, std::move(pool), std::move(table)};
 }
 
 // What a simulated device counts.
@@ -176,8 +168,8 @@ void compare_bytes() {
   const DecodingSizes sizes{1, 8, 2, 1, 512, 32};
   const DecodingOptions options{.splits = 4, .tile = {4, 64}};
   if (!device_available()) return;
+  const auto contiguous = cli::random_batch<float>(1, 8, 2, 1, 512, 32, 0);
   reset_device_traffic();
-  const cli::Batch<float> contiguous = random_cache(sizes, {512}, 1, 0, 0).contiguous;
   contiguous_on_device(contiguous.Q, contiguous.K, contiguous.V, options);
   const std::optional<Traffic> before = device_traffic();
   if (!before) return;  // a GPU does not count
@@ -188,11 +180,11 @@ void compare_bytes() {
       "  chapter 09, contiguous   {}\n",
       before->read_bytes);
   for (const Index block_size : {1, 16, 64, 512}) {
-    const RandomCache in = random_cache(sizes, {512}, block_size, 0, 0);
+    const PagedInputs<float> in = in_blocks(contiguous, {512}, block_size, 0, 0);
     reset_device_traffic();
-    attend_on_device(in.paged, options);
-    const PagedTraffic t = predict_paged(sizes, in.paged.table.seq_lens, block_size,
-                                         options.tile, *options.splits, options.merge);
+    attend_on_device(in, options);
+    const PagedTraffic t = predict_paged(sizes, in.table.seq_lens, block_size, options.tile,
+                                         *options.splits, options.merge);
     const std::int64_t read = device_traffic()->read_bytes;
     print("  {:<24} {}    {:>20}    {:>7}\n", "blocks of " + std::to_string(block_size), read,
           4 * t.table_entries, 8 * t.lengths);
@@ -215,16 +207,16 @@ double error(const A& actual, const B& expected) {
 
 // Each sequence alone: against naive attention in float64, and against chapter 09.
 template <class Contiguous>
-void report_device(const std::string& who, const Attended<float>& out, const RandomCache& in,
+void report_device(const std::string& who, const Attended<float>& out,
+                   const cli::Batch<float>& in, const std::vector<std::int64_t>& seq_lens,
                    const DecodingOptions& options, const Contiguous& contiguous) {
   const Index H = out.O.H();
   double worst_O = 0, worst_LSE = 0;
   bool same = true;
   for (Index b = 0; b < out.O.B(); ++b) {
-    const Index Nk = in.paged.table.seq_len(b);
-    const auto Q = first_tokens(in.contiguous.Q, b, out.O.N()),
-               K = first_tokens(in.contiguous.K, b, Nk),
-               V = first_tokens(in.contiguous.V, b, Nk);
+    const Index Nk = seq_lens[static_cast<std::size_t>(b)];
+    const auto Q = first_tokens(in.Q, b, out.O.N()), K = first_tokens(in.K, b, Nk),
+               V = first_tokens(in.V, b, Nk);
     const auto exact =
         reference_attention_heads(cast<double>(Q).view(), cast<double>(K).view(),
                                   cast<double>(V).view(), {.causal = options.causal});
@@ -250,15 +242,18 @@ void compare_devices() {
       "16 keys. Largest difference from naive attention in float64, and whether chapter 09\n"
       "has the same bits for each sequence, contiguous and alone:\n\n"
       "                               O      LSE    same\n");
-  const RandomCache in = random_cache({3, 8, 2, 3, 150, 40}, {150, 37, 81}, 7, 0, NAN);
+  const std::vector<std::int64_t> seq_lens{150, 37, 81};
+  const auto contiguous = cli::random_batch<float>(3, 8, 2, 3, 150, 40, 0);
+  const PagedInputs<float> paged = in_blocks(contiguous, seq_lens, 7, 0, NAN);
   for (const Merge merge : kMerges) {
     const DecodingOptions options{
         .splits = 4, .merge = merge, .tile = {64, 16}, .causal = true};
-    report_device("CPU, " + std::string(merge_name(merge)), attend_on_cpu(in.paged, options),
-                  in, options, contiguous_on_cpu);
+    report_device("CPU, " + std::string(merge_name(merge)), attend_on_cpu(paged, options),
+                  contiguous, seq_lens, options, contiguous_on_cpu);
     if (!device_available()) continue;
     report_device(std::string(device_kind()) + ", " + merge_name(merge),
-                  attend_on_device(in.paged, options), in, options, contiguous_on_device);
+                  attend_on_device(paged, options), contiguous, seq_lens, options,
+                  contiguous_on_device);
   }
   if (!device_available()) {
     print("  CUDA kernels           not run: this build wants a GPU, and there is none\n");
@@ -276,8 +271,7 @@ struct Request {
 };
 
 // Calls run(PagedInputs<float>, rank of q), or run(PagedInputs<double>, ...) for f8 files.
-// Throws cli::UsageError for files whose types or shapes do not fit; what the table says is not
-// looked at.
+// Throws cli::UsageError for files whose types, shapes or contents do not fit.
 template <class Run>
 void with_files(const Request& request, const Run& run) {
   std::size_t rank = 4;
@@ -295,19 +289,22 @@ void with_files(const Request& request, const Run& run) {
   sizes.require(lengths, {"B"});
   sizes.require_range("d", 1, 256);
   sizes.require_range("block_size", 1, cli::kMaxSize);
-  cli::require_groups(sizes["H"], sizes["Hkv"]);
+  cli::require_groups(sizes["H"], sizes["Hkv"], cache.file);
   const auto integers = [](const cli::Input& input) {
     return std::visit(
         [](const auto& data) { return std::vector<std::int64_t>(data.begin(), data.end()); },
         input.array.data);
   };
+  const BlockTable blocks{sizes["B"], sizes["max_blocks"], integers(table), integers(lengths)};
+  try {
+    require_block_table(blocks, sizes["blocks"], sizes["block_size"]);
+  } catch (const std::invalid_argument& error) {
+    throw cli::UsageError(table.file + " with " + lengths.file + ": " + error.what());
+  }
   const auto inputs = [&]<class T>(T) {
     HeadsArray<T> pool(2 * sizes["blocks"], sizes["Hkv"], sizes["block_size"], sizes["d"]);
     pool.elements() = std::get<std::vector<T>>(cache.array.data);
-    return PagedInputs<T>{
-        cli::to_heads<T>(q),
-        std::move(pool),
-        {sizes["B"], sizes["max_blocks"], integers(table), integers(lengths)}};
+    return PagedInputs<T>{cli::to_heads<T>(q), std::move(pool), blocks};
   };
   if (dtype_name(q.array) == std::string("f8")) {
     run(inputs(double{}), rank);
@@ -319,17 +316,11 @@ void with_files(const Request& request, const Run& run) {
 // The longest sequence has Nk tokens, the others fewer, down to about half.
 PagedInputs<float> random_inputs(const Request& request) {
   const cli::CommonOptions& common = request.common;
-  const DecodingSizes sizes{common.batch,
-                            common.heads,
-                            common.kv_heads.value_or(common.heads),
-                            common.n,
-                            common.nk.value_or(common.n),
-                            common.d};
-  cli::require_groups(sizes.H, sizes.Hkv);
+  const cli::Batch<float> batch = cli::random_batch(common);
+  const Index B = batch.K.B(), Nk = batch.K.N();
   std::vector<std::int64_t> lengths;
-  for (Index b = 0; b < sizes.B; ++b)
-    lengths.push_back(sizes.Nk - b * (sizes.Nk / 2) / sizes.B);
-  return random_cache(sizes, lengths, request.block_size, common.seed, 0).paged;
+  for (Index b = 0; b < B; ++b) lengths.push_back(Nk - b * (Nk / 2) / B);
+  return in_blocks(batch, lengths, request.block_size, common.seed, 0);
 }
 
 template <class T>
@@ -364,7 +355,6 @@ template <class T>
 void run_tool(const PagedInputs<T>& in, std::size_t rank, const Request& request) {
   const cli::CommonOptions& common = request.common;
   const bool on_cpu = common.device == "cpu";
-  require_block_table(in.table, in.blocks(), in.block_size());
   const DecodingSizes sizes{in.Q.B(), in.Q.H(),           in.pool.H(),
                             in.Q.N(), in.table.longest(), in.Q.d()};
   const DecodingOptions options = attention_options(in, request);

@@ -454,9 +454,11 @@ void run(const cli::Arguments& arguments) {
   options.add("--do", files.dO, "gradient of o, .npy like q: the gradients are computed, too");
   options.group("Dropout");
   options.add("--dropout", dropout.p, "probability of dropping a weight, from 0 to below 1");
-  options.add("--offset", dropout.offset,
-              "with --seed: which mask, from 0 to 4294967295 (a layer, a step)");
-  options.add("--mask", files.mask, "a stored mask instead, .npy [B, H, Nq, Nk], u1, 1 = kept");
+  options.add("--offset", dropout.offset, "with --seed: which mask (a layer, a step)",
+              {0, 4294967295});
+  options.add("--mask", files.mask,
+              "a stored mask instead, .npy [B, H, Nq, Nk] or [Nq, Nk], u1, 1 = kept");
+  options.exclusive({"--mask"}, {"--offset"});
   cli::add_scale(options, common);
   cli::add_causal(options, common);
   cli::add_tiles(options, common);
@@ -474,6 +476,10 @@ void run(const cli::Arguments& arguments) {
     compare_memory();
     compare_devices();
     return;
+  }
+  if (files.mask && files.batch.q && options.given("--seed") &&
+      common.thread_order != "random") {
+    throw cli::UsageError("--mask and --seed cannot be combined: nothing is random here");
   }
   dropout.seed = common.seed;
   use_device(common.device, common.thread_order, common.seed);

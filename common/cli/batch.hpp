@@ -53,6 +53,13 @@ HeadsArray<T> random_heads(std::int64_t B, std::int64_t H, std::int64_t N, std::
   return heads;
 }
 
+template <class T>
+Batch<T> random_batch(std::int64_t B, std::int64_t H, std::int64_t Hkv, std::int64_t Nq,
+                      std::int64_t Nk, std::int64_t d, std::uint64_t seed) {
+  return {random_heads<T>(B, H, Nq, d, seed, 0), random_heads<T>(B, Hkv, Nk, d, seed, 1),
+          random_heads<T>(B, Hkv, Nk, d, seed, 2)};
+}
+
 // Reads a file of heads; [N, d] is taken as [1, 1, N, d]. *rank is what the file has.
 inline Input read_heads(const std::string& path, const std::string& option,
                         std::size_t* rank = nullptr) {
@@ -72,11 +79,23 @@ HeadsArray<T> to_heads(const Input& input) {
   return heads;
 }
 
-// Query heads share K/V heads in groups of one size. Throws UsageError.
-inline void require_groups(std::int64_t heads, std::int64_t kv_heads) {
+// Query heads share K/V heads in groups of one size. Throws UsageError, which begins with the
+// name of the K/V heads' file if they have one.
+inline void require_groups(std::int64_t heads, std::int64_t kv_heads,
+                           const std::string& file = "") {
   if (kv_heads > 0 ? heads % kv_heads == 0 : heads == 0) return;
-  throw UsageError("the number of K/V heads must divide the number of query heads, found " +
+  throw UsageError((file.empty() ? "" : file + ": ") +
+                   "the number of K/V heads must divide the number of query heads, found " +
                    std::to_string(kv_heads) + " for " + std::to_string(heads));
+}
+
+// A random batch of the sizes on the command line. Throws UsageError for heads that do not
+// group.
+inline Batch<float> random_batch(const CommonOptions& common) {
+  const std::int64_t Hkv = common.kv_heads.value_or(common.heads);
+  require_groups(common.heads, Hkv);
+  return random_batch<float>(common.batch, common.heads, Hkv, common.n,
+                             common.nk.value_or(common.n), common.d, common.seed);
 }
 
 // Calls run(Batch<float>), or run(Batch<double>) for f8 files. Throws UsageError for files
@@ -84,12 +103,7 @@ inline void require_groups(std::int64_t heads, std::int64_t kv_heads) {
 template <class Run>
 void with_batch(const BatchFiles& files, const CommonOptions& common, const Run& run) {
   if (!files.q) {
-    const std::int64_t B = common.batch, H = common.heads, d = common.d,
-                       Hkv = common.kv_heads.value_or(H), Nk = common.nk.value_or(common.n);
-    require_groups(H, Hkv);
-    return run(Batch<float>{random_heads<float>(B, H, common.n, d, common.seed, 0),
-                            random_heads<float>(B, Hkv, Nk, d, common.seed, 1),
-                            random_heads<float>(B, Hkv, Nk, d, common.seed, 2)});
+    return run(random_batch(common));
   }
   std::size_t rank = 4;
   const Input q = read_heads(*files.q, "--q", &rank), k = read_heads(*files.k, "--k"),
@@ -100,7 +114,7 @@ void with_batch(const BatchFiles& files, const CommonOptions& common, const Run&
   sizes.require(k, {"B", "Hkv", "Nk", "d"});
   sizes.require(v, {"B", "Hkv", "Nk", "d"});
   sizes.require_range("d", 1, 256);
-  require_groups(sizes["H"], sizes["Hkv"]);
+  require_groups(sizes["H"], sizes["Hkv"], k.file);
   const auto batch = [&]<class T>(T) {
     return Batch<T>{to_heads<T>(q), to_heads<T>(k), to_heads<T>(v), rank};
   };

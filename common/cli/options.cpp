@@ -69,8 +69,9 @@ struct Options::Impl {
     app.set_help_flag("-h,--help", "print this text")->group("Output");
     app.footer(
         "Without arguments: a short narrated demonstration.\n"
-        "Exit codes: 0 done; 1 a cross-check, the device or the output failed; 2 bad usage or "
-        "input." +
+        "Exit codes: 0 done; 1 a cross-check, the device, memory or writing failed; 2 bad "
+        "usage "
+        "or input,\nor a directory --out that cannot be used." +
         (example.empty() ? "" : "\nExample: " + example));
   }
 

@@ -38,6 +38,8 @@ int run_body(int argc, const char* const* argv,
     return fail(kBadUsage, error.what());
   } catch (const std::bad_alloc&) {
     return fail(kFailed, "not enough memory");
+  } catch (const std::length_error&) {  // a std::vector beyond all memory
+    return fail(kFailed, "not enough memory");
   } catch (const std::exception& error) {
     return fail(kFailed, error.what());
   } catch (...) {

@@ -13,8 +13,10 @@ using Arguments = std::vector<std::string>;
 // Runs `body` and turns how it ended into an exit code:
 //
 //   0  it returned, or --help was asked for
-//   2  UsageError, std::invalid_argument, NpyError: bad usage or input
-//   1  everything else: CheckFailed, a device error, output that could not be written
+//   2  UsageError, std::invalid_argument, NpyError: bad usage or input, sizes that 64 bits
+//      cannot count and an --out that is no usable directory among them: seen before the work
+//   1  everything else: CheckFailed, a device error, memory that there is not, output that
+//      could not be written
 //
 // Errors are exactly one line "error: ..." on stderr. stdout is flushed and checked at the
 // end, so that a full disk is never taken for success.

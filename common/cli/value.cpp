@@ -31,11 +31,12 @@ std::errc read_integer(const std::string& text, Integer& value) {
 
 std::string Range::text(bool with_max) const {
   constexpr Range any;
-  if (with_max || (min > any.min && max < kMaxSize)) {
+  const bool bounded = max != kMaxSize && max != any.max;
+  if (with_max || (min > any.min && bounded)) {
     return fmt::format("from {} to {}", min, max);
   }
   if (min > any.min) return fmt::format(">= {}", min);
-  if (max < kMaxSize) return fmt::format("<= {}", max);
+  if (bounded) return fmt::format("<= {}", max);
   return "";
 }
 

@@ -18,8 +18,8 @@ struct Range {
   std::int64_t min = std::numeric_limits<std::int64_t>::min();
   std::int64_t max = std::numeric_limits<std::int64_t>::max();
 
-  // "from 1 to 256", ">= 1" or "". An upper bound of kMaxSize or more is left out unless asked
-  // for: it matters only to someone who went beyond it.
+  // "from 1 to 256", ">= 1" or "". The upper bound kMaxSize is left out unless asked for: it
+  // matters only to someone who went beyond it.
   std::string text(bool with_max = false) const;
 };
 

@@ -297,8 +297,8 @@ TEST_CASE("cpu: help wins over other mistakes and shows all there is to know") {
         "  -h,--help                   print this text\n"
         "\n"
         "Without arguments: a short narrated demonstration.\n"
-        "Exit codes: 0 done; 1 a cross-check, the device or the output failed; 2 bad usage or "
-        "input.\n"
+        "Exit codes: 0 done; 1 a cross-check, the device, memory or writing failed; 2 bad usage "
+        "or input,\nor a directory --out that cannot be used.\n"
         "Example: sample --q q.npy --k k.npy\n");
 }
 
@@ -384,6 +384,7 @@ TEST_CASE("cpu: run_main returns 1 for everything else") {
   CHECK(run_throwing(std::runtime_error("no device")).exit_code == 1);
   CHECK(run_throwing(std::logic_error("bug")).exit_code == 1);
   CHECK(run_throwing(std::bad_alloc()).err == "error: not enough memory\n");
+  CHECK(run_throwing(std::length_error("vector")).err == "error: not enough memory\n");
   const Outcome unknown = run_throwing(42);
   CHECK(unknown.exit_code == 1);
   CHECK(unknown.err == "error: unknown exception\n");
