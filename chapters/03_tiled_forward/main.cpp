@@ -8,6 +8,7 @@
 #include "chapters/03_tiled_forward/tiled_forward_cuda.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/head.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/npy_matrix.hpp"
@@ -117,33 +118,23 @@ Matrix<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Ti
 template <class T>
 void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
-  Tiling tile = default_tiling(
-      d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
-  tile.Br = common.br.value_or(tile.Br);
-  tile.Bc = common.bc.value_or(tile.Bc);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  const Tiling tile = cli::chosen_tile(common, default_tiling(d, cli::tile_bytes(common)));
+  cli::OutputFiles files(common.out);
 
   const Matrix<T> O = forward(head, common, tile);
-  std::vector<std::string> files;
-  if (out) {
-    write_npy(*out / "o.npy", to_npy(O));
-    files.push_back((*out / "o.npy").string());
-  }
-  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  files.write("o.npy", to_npy(O));
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, d);
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "03_tiled_forward");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "03_tiled_forward", common);
     report.set("nq", Nq);
     report.set("nk", Nk);
     report.set("d", d);
     report.set("br", tile.Br);
     report.set("bc", tile.Bc);
     report.set("scale", scale);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
@@ -157,11 +148,11 @@ void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
     if (d > 6) print(" ... ({} values)", d);
     print("\n");
   }
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 void run(const cli::Arguments& arguments) {
-  cli::HeadFiles files;
+  cli::QkvFiles files;
   cli::CommonOptions common;
   cli::Options options("03_tiled_forward",
                        "FlashAttention's forward pass for one head, tile by tile.");

@@ -9,6 +9,7 @@
 #include "chapters/04_causal_skipping/causal_forward_cuda.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/head.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/ceil_div.hpp"
@@ -244,38 +245,25 @@ Matrix<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Ti
 template <class T>
 void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
-  Tiling tile = default_tiling(
-      d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
-  tile.Br = common.br.value_or(tile.Br);
-  tile.Bc = common.bc.value_or(tile.Bc);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  const Tiling tile = cli::chosen_tile(common, default_tiling(d, cli::tile_bytes(common)));
+  cli::OutputFiles files(common.out);
 
   const Matrix<T> O = forward(head, common, tile);
-  std::vector<std::string> files;
-  if (out) {
-    write_npy(*out / "o.npy", to_npy(O));
-    files.push_back((*out / "o.npy").string());
-  }
-  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  files.write("o.npy", to_npy(O));
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, d);
   const TileCounts counts = count_tiles(Nq, Nk, tile, common.causal);
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "04_causal_skipping");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "04_causal_skipping", common);
     report.set("nq", Nq);
     report.set("nk", Nk);
     report.set("d", d);
-    report.set("br", tile.Br);
-    report.set("bc", tile.Bc);
-    report.set("scale", scale);
-    report.set("causal", common.causal);
+    cli::report_attention(report, tile, scale, common.causal);
     report.set({"tiles", "hidden"}, counts.hidden);
     report.set({"tiles", "full"}, counts.full);
     report.set({"tiles", "partial"}, counts.partial);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
@@ -285,11 +273,11 @@ void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
       "tiles: {} hidden, {} full, {} partial\n",
       common.device, device, Nq, d, Nk, d, tile.Br, tile.Bc, scale,
       common.causal ? "causal" : "no mask", counts.hidden, counts.full, counts.partial);
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 void run(const cli::Arguments& arguments) {
-  cli::HeadFiles files;
+  cli::QkvFiles files;
   cli::CommonOptions common;
   cli::Options options(
       "04_causal_skipping",

@@ -11,10 +11,12 @@
 #include "chapters/05_saved_statistics/wrong_versions.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/head.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -143,26 +145,10 @@ void compare_types() {
   print("\nThe sum stops where adding 1 rounds to nothing: at 2048 and at 256.\n\n");
 }
 
-// The largest |actual - expected| over max(1, largest finite |expected|), equal infinities
-// being equal; NaN if there is one anywhere.
-template <class A, class B>
-double error(const A& actual, const B& expected) {
-  double largest = 1, worst = 0;
-  for (Index i = 0; i < expected.size(); ++i) {
-    const double a = double{actual.data()[i]}, e = expected.data()[i];
-    if (a == e) continue;
-    if (std::isfinite(e)) largest = std::max(largest, std::abs(e));
-    if (!(std::abs(a - e) <= worst)) worst = std::abs(a - e);
-    if (std::isnan(worst)) return worst;
-  }
-  return worst / largest;
-}
-
 void compare_devices() {
   const Index Nq = 150, Nk = 100, d = 40;
   const Tiling tile{.Br = 16, .Bc = 32};
-  const auto Q = random_matrix<float>(Nq, d, 0, 0), K = random_matrix<float>(Nk, d, 0, 1),
-             V = random_matrix<float>(Nk, d, 0, 2);
+  const auto [Q, K, V] = cli::random_head(Nq, Nk, d, 0);
   const auto exact = reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>(),
                                          {.causal = true});
   print(
@@ -172,8 +158,9 @@ void compare_devices() {
       "                              O        m        l      LSE\n",
       Nq, Nk, d, Nq - Nk);
   const auto report = [&](const std::string& name, const Saved<float>& saved) {
-    const double errors[] = {error(saved.O, exact.O), error(saved.m, exact.m),
-                             error(saved.l, exact.l), error(saved.LSE, exact.LSE)};
+    const double errors[] = {relative_error(saved.O, exact.O), relative_error(saved.m, exact.m),
+                             relative_error(saved.l, exact.l),
+                             relative_error(saved.LSE, exact.LSE)};
     print("  {:<22}", name);
     bool right = true;
     for (const double e : errors) {
@@ -202,13 +189,11 @@ Saved<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Til
   if (common.device == "cpu") {
     return forward_cpu<T>(head.Q, head.K, head.V, tile, common.causal, common.scale);
   }
-  const auto upload = [](const Matrix<T>& m) {
-    return to_device(Matrix<float>(m.template cast<float>()));
-  };
-  const Index Nq = head.Q.rows();
-  DeviceMatrix<float> O(Nq, head.Q.cols());
+  const cli::Head<float> in = head.template cast<float>();
+  const Index Nq = in.Q.rows();
+  DeviceMatrix<float> O(Nq, in.Q.cols());
   DeviceArray<float> m(Nq), l(Nq), LSE(Nq);
-  saved_forward_cuda(upload(head.Q), upload(head.K), upload(head.V), O, m, l, LSE, tile,
+  saved_forward_cuda(to_device(in.Q), to_device(in.K), to_device(in.V), O, m, l, LSE, tile,
                      common.causal, common.scale);
   return {to_host(O).template cast<T>(), to_host(m).template cast<T>(),
           to_host(l).template cast<T>(), to_host(LSE).template cast<T>()};
@@ -217,41 +202,26 @@ Saved<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Til
 template <class T>
 void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
-  Tiling tile = default_tiling(
-      d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
-  tile.Br = common.br.value_or(tile.Br);
-  tile.Bc = common.bc.value_or(tile.Bc);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  const Tiling tile = cli::chosen_tile(common, default_tiling(d, cli::tile_bytes(common)));
+  cli::OutputFiles files(common.out);
 
   const Saved<T> saved = forward(head, common, tile);
-  std::vector<std::string> files;
-  const auto write = [&](const char* name, const NpyArray& array) {
-    if (!out) return;
-    write_npy(*out / name, array);
-    files.push_back((*out / name).string());
-  };
-  write("o.npy", to_npy(saved.O));
-  write("m.npy", to_npy(saved.m));
-  write("l.npy", to_npy(saved.l));
-  write("lse.npy", to_npy(saved.LSE));
-  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  files.write("o.npy", to_npy(saved.O));
+  files.write("m.npy", to_npy(saved.m));
+  files.write("l.npy", to_npy(saved.l));
+  files.write("lse.npy", to_npy(saved.LSE));
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, d);
   const Index empty_rows = (saved.l.array() == T(0)).count();
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "05_saved_statistics");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "05_saved_statistics", common);
     report.set("nq", Nq);
     report.set("nk", Nk);
     report.set("d", d);
-    report.set("br", tile.Br);
-    report.set("bc", tile.Bc);
-    report.set("scale", scale);
-    report.set("causal", common.causal);
+    cli::report_attention(report, tile, scale, common.causal);
     report.set("empty_rows", empty_rows);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
@@ -261,11 +231,11 @@ void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
       "rows without a visible key: {}\n",
       common.device, device, Nq, d, Nk, d, tile.Br, tile.Bc, scale,
       common.causal ? "causal" : "no mask", empty_rows);
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 void run(const cli::Arguments& arguments) {
-  cli::HeadFiles files;
+  cli::QkvFiles files;
   cli::CommonOptions common;
   cli::Options options(
       "05_saved_statistics",

@@ -14,10 +14,12 @@
 #include "chapters/06_backward_recompute/wrong_versions.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/head.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -189,13 +191,6 @@ void compare_traffic() {
   print("\n");
 }
 
-// The largest |actual - expected| over max(1, largest |expected|); NaN if there is one
-// anywhere.
-double error(const Matrix<float>& actual, const Matrix<double>& expected) {
-  return (actual.cast<double>() - expected).cwiseAbs().maxCoeff<Eigen::PropagateNaN>() /
-         std::max(1.0, expected.cwiseAbs().maxCoeff());
-}
-
 Inputs<float> random_inputs(Index Nq, Index Nk, Index d) {
   return {random_matrix<float>(Nq, d, 0, 0), random_matrix<float>(Nk, d, 0, 1),
           random_matrix<float>(Nk, d, 0, 2), random_matrix<float>(Nq, d, 0, 3),
@@ -216,8 +211,8 @@ void compare_devices() {
       "                                  dQ       dK       dV\n",
       Nq, Nk, d);
   const auto report = [&](const std::string& name, const Gradients<float>& g) {
-    const double errors[] = {error(g.dQ, exact.dQ), error(g.dK, exact.dK),
-                             error(g.dV, exact.dV)};
+    const double errors[] = {relative_error(g.dQ, exact.dQ), relative_error(g.dK, exact.dK),
+                             relative_error(g.dV, exact.dV)};
     print("  {:<26}  {:.1e}  {:.1e}  {:.1e}\n", name, errors[0], errors[1], errors[2]);
     for (const double e : errors) {
       if (!(e <= 1e-4)) throw cli::CheckFailed(name + " differs from the reference");
@@ -284,7 +279,7 @@ void compare_runs() {
 // ---- the tool
 
 struct Files {
-  cli::HeadFiles head;
+  cli::QkvFiles head;
   std::optional<std::string> dO, dLSE;
 };
 
@@ -333,44 +328,30 @@ void run_tool(const cli::Head<T>& head, const Files& files, const std::string& f
               const cli::CommonOptions& common) {
   const Inputs<T> in = complete(head, files, common.seed);
   const Index Nq = in.Q.rows(), Nk = in.K.rows(), d = in.Q.cols();
-  Tiling tile = default_backward_tiling(
-      d, common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
-  tile.Br = common.br.value_or(tile.Br);
-  tile.Bc = common.bc.value_or(tile.Bc);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  const Tiling tile =
+      cli::chosen_tile(common, default_backward_tiling(d, cli::tile_bytes(common)));
+  cli::OutputFiles written(common.out);
 
   std::optional<Traffic> traffic;
   const Gradients<T> g =
       gradients<T>(in, common.device,
                    form == "atomic_dq" ? BackwardForm::atomic_dQ : BackwardForm::two_passes,
                    {.tile = tile, .causal = common.causal, .scale = common.scale}, &traffic);
-  std::vector<std::string> written;
-  const auto write = [&](const char* name, const Matrix<T>& gradient) {
-    if (!out) return;
-    write_npy(*out / name, to_npy(gradient));
-    written.push_back((*out / name).string());
-  };
-  write("dq.npy", g.dQ);
-  write("dk.npy", g.dK);
-  write("dv.npy", g.dV);
+  written.write("dq.npy", to_npy(g.dQ));
+  written.write("dk.npy", to_npy(g.dK));
+  written.write("dv.npy", to_npy(g.dV));
 
   const bool on_cpu = common.device == "cpu";
-  const std::string device = on_cpu ? "cpu" : device_name();
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, d);
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "06_backward_recompute");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "06_backward_recompute", common);
     report.set("form", on_cpu ? cli::Value(nullptr) : cli::Value(form));
     report.set("nq", Nq);
     report.set("nk", Nk);
     report.set("d", d);
-    report.set("br", tile.Br);
-    report.set("bc", tile.Bc);
-    report.set("scale", scale);
-    report.set("causal", common.causal);
+    cli::report_attention(report, tile, scale, common.causal);
     report.set("dlse", in.dLSE.has_value());
     report.set("empty_rows", g.empty_rows);
     const auto floats = [&](std::int64_t Traffic::*bytes) {
@@ -379,7 +360,7 @@ void run_tool(const cli::Head<T>& head, const Files& files, const std::string& f
     report.set({"floats", "read"}, floats(&Traffic::read_bytes));
     report.set({"floats", "written"}, floats(&Traffic::written_bytes));
     report.set({"floats", "added_in_place"}, floats(&Traffic::atomic_bytes));
-    report.set("files", written);
+    report.set("files", written.names());
     report.print();
     return;
   }
@@ -390,7 +371,7 @@ void run_tool(const cli::Head<T>& head, const Files& files, const std::string& f
       common.device, device, on_cpu ? "" : ", ", on_cpu ? "" : form, Nq, d, Nk, d, tile.Br,
       tile.Bc, scale, common.causal ? "causal" : "no mask", in.dLSE ? "with dLSE" : "no dLSE",
       g.empty_rows);
-  for (const std::string& file : written) print("wrote {}\n", file);
+  written.print();
 }
 
 void run(const cli::Arguments& arguments) {

@@ -17,8 +17,10 @@
 #include "chapters/07_cuda_kernel/wrong_versions.hpp"
 #include "common/cli/batch.hpp"
 #include "common/cli/cli.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/heads.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -36,15 +38,6 @@ template <class T>
 struct Gradients {
   HeadsArray<T> dQ, dK, dV;
 };
-
-template <class To, class From>
-HeadsArray<To> cast(const HeadsArray<From>& heads) {
-  HeadsArray<To> result(heads.B(), heads.H(), heads.N(), heads.d());
-  for (std::size_t i = 0; i < heads.elements().size(); ++i) {
-    result.elements()[i] = static_cast<To>(heads.elements()[i]);
-  }
-  return result;
-}
 
 struct Settings {
   Tiling tile = {}, backward_tile = {};
@@ -170,38 +163,16 @@ void narrate_group() {
         both.dK.elements()[1], both.dV.elements()[0], both.dV.elements()[1]);
 }
 
-// The largest |actual - expected| over max(1, largest |expected|), equal infinities being
-// equal; NaN if there is one anywhere.
-template <class A, class E>
-double error(const A& actual, const E& expected, Index size) {
-  double largest = 1, worst = 0;
-  for (Index i = 0; i < size; ++i) {
-    const double a = double{actual[i]}, e = expected[i];
-    if (a == e) continue;
-    if (std::isfinite(e)) largest = std::max(largest, std::abs(e));
-    if (!(std::abs(a - e) <= worst)) worst = std::abs(a - e);
-    if (std::isnan(worst)) return worst;
-  }
-  return worst / largest;
-}
-
-template <class A, class E>
-double error(const HeadsArray<A>& actual, const HeadsArray<E>& expected) {
-  return error(actual.elements().data(), expected.elements().data(),
-               static_cast<Index>(expected.elements().size()));
-}
-
 void compare_devices() {
   const std::int64_t B = 2, H = 4, Hkv = 2, Nq = 150, Nk = 100, d = 40;
-  const cli::Batch<float> in{cli::random_heads<float>(B, H, Nq, d, 0, 0),
-                             cli::random_heads<float>(B, Hkv, Nk, d, 0, 1),
-                             cli::random_heads<float>(B, Hkv, Nk, d, 0, 2)};
-  const auto dO = cli::random_heads<float>(B, H, Nq, d, 1, 0);
+  const auto in = cli::random_batch<float>(B, H, Hkv, Nq, Nk, d, 0);
+  const auto dO = random_heads<float>(B, H, Nq, d, 1, 0);
   Settings settings{.tile = {32, 32}, .backward_tile = {32, 32}, .causal = true};
-  const auto Q = cast<double>(in.Q), K = cast<double>(in.K), V = cast<double>(in.V);
-  const auto exact = reference_attention_heads(Q.view(), K.view(), V.view(), {.causal = true});
-  const auto exact_gradients = reference_backward_heads(
-      Q.view(), K.view(), V.view(), cast<double>(dO).view(), {.causal = true});
+  const cli::Batch<double> wide = in.cast<double>();
+  const HeadsView<const double> Q = wide.Q.view(), K = wide.K.view(), V = wide.V.view();
+  const auto exact = reference_attention_heads(Q, K, V, {.causal = true});
+  const auto exact_gradients =
+      reference_backward_heads(Q, K, V, dO.cast<double>().view(), {.causal = true});
   print(
       "A random batch, causal: B = {}, H = {}, Hkv = {}, Nq = {}, Nk = {}, d = {}. Largest "
       "difference from naive attention\nin float64, relative to the largest value where that "
@@ -209,15 +180,14 @@ void compare_devices() {
       "                                         O      LSE       dQ       dK       dV\n",
       B, H, Hkv, Nq, Nk, d);
   const auto forward_errors = [&](const std::string& name, const Forward<float>& out) {
-    const double O = error(out.O, exact.O),
-                 LSE = error(out.LSE.data(), exact.LSE.data(), exact.LSE.size());
+    const double O = relative_error(out.O, exact.O), LSE = relative_error(out.LSE, exact.LSE);
     print("  {:<33} {:.1e}  {:.1e}", name, O, LSE);
     if (!(O <= 1e-5 && LSE <= 1e-5)) throw cli::CheckFailed(name + " differs");
   };
   const auto gradient_errors = [&](const std::string& name, const Gradients<float>& out) {
-    const double errors[] = {error(out.dQ, exact_gradients.dQ),
-                             error(out.dK, exact_gradients.dK),
-                             error(out.dV, exact_gradients.dV)};
+    const double errors[] = {relative_error(out.dQ, exact_gradients.dQ),
+                             relative_error(out.dK, exact_gradients.dK),
+                             relative_error(out.dV, exact_gradients.dV)};
     for (const double e : errors) {
       print("  {:.1e}", e);
       if (!(e <= 1e-4)) throw cli::CheckFailed("a gradient of " + name + " differs");
@@ -247,7 +217,7 @@ void compare_devices() {
 
 struct Request {
   cli::CommonOptions common;
-  cli::BatchFiles files;
+  cli::QkvFiles files;
   std::optional<std::string> dO, dLSE;
   std::optional<std::int64_t> rung;
   std::string dtype = "f32";
@@ -264,14 +234,8 @@ NpyArray read_beside(const std::string& path, const std::string& option,
   }
   shape.erase(shape.begin(), shape.begin() + static_cast<std::ptrdiff_t>(dropped));
   if (input.array.shape != shape) {
-    const auto text = [](const std::vector<std::int64_t>& sizes) {
-      std::string list;
-      for (const std::int64_t size : sizes)
-        list += (list.empty() ? "" : ", ") + std::to_string(size);
-      return "[" + list + "]";
-    };
-    throw cli::UsageError(input.file + " must be " + text(shape) + ", found " +
-                          text(input.array.shape));
+    throw cli::UsageError(input.file + " must be " + shape_text(shape) + ", found " +
+                          shape_text(input.array.shape));
   }
   return input.array;
 }
@@ -304,9 +268,8 @@ std::optional<OutputGradient<T>> read_output_gradient(const Request& request,
 template <class T>
 Forward<T> forward(const cli::Batch<T>& in, const Request& request, const Settings& settings) {
   if (request.common.device == "cpu") return forward_cpu(in, settings);
-  const Forward<float> out =
-      forward_device({cast<float>(in.Q), cast<float>(in.K), cast<float>(in.V)}, settings);
-  return {cast<T>(out.O), out.LSE.cast<T>()};
+  const Forward<float> out = forward_device(in.template cast<float>(), settings);
+  return {out.O.cast<T>(), out.LSE.cast<T>()};
 }
 
 template <class T>
@@ -319,22 +282,18 @@ Gradients<T> backward(const cli::Batch<T>& in, const Forward<T>& saved,
   }
   const Matrix<float> dLSE =
       gradient.dLSE ? gradient.dLSE->template cast<float>().eval() : Matrix<float>();
-  const Gradients<float> out =
-      backward_device({cast<float>(in.Q), cast<float>(in.K), cast<float>(in.V)},
-                      {cast<float>(saved.O), saved.LSE.template cast<float>()},
-                      cast<float>(gradient.dO), gradient.dLSE ? &dLSE : nullptr, settings);
-  return {cast<T>(out.dQ), cast<T>(out.dK), cast<T>(out.dV)};
+  const Gradients<float> out = backward_device(
+      in.template cast<float>(),
+      {saved.O.template cast<float>(), saved.LSE.template cast<float>()},
+      gradient.dO.template cast<float>(), gradient.dLSE ? &dLSE : nullptr, settings);
+  return {out.dQ.cast<T>(), out.dK.cast<T>(), out.dV.cast<T>()};
 }
 
 Settings settings_for(const Request& request, std::int64_t d) {
   const cli::CommonOptions& common = request.common;
-  const std::int64_t shared_bytes =
-      common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block;
-  const auto chosen = [&](Tiling tile) {
-    return Tiling{common.br.value_or(tile.Br), common.bc.value_or(tile.Bc)};
-  };
-  return {.tile = chosen(default_tiling(d, shared_bytes)),
-          .backward_tile = chosen(default_backward_tiling(d, shared_bytes)),
+  const std::int64_t bytes = cli::tile_bytes(common);
+  return {.tile = cli::chosen_tile(common, default_tiling(d, bytes)),
+          .backward_tile = cli::chosen_tile(common, default_backward_tiling(d, bytes)),
           .causal = common.causal,
           .scale = common.scale,
           .rung = request.rung};
@@ -342,9 +301,9 @@ Settings settings_for(const Request& request, std::int64_t d) {
 
 template <class T>
 void report(const Request& request, const cli::Batch<T>& in, const Settings& settings,
-            Index empty_rows, const std::vector<std::string>& files) {
+            Index empty_rows, const cli::OutputFiles& files) {
   const cli::CommonOptions& common = request.common;
-  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, in.Q.d());
   if (!common.json) {
     const std::string kernel = settings.rung ? "rung " + std::to_string(*settings.rung) + ", " +
@@ -356,13 +315,11 @@ void report(const Request& request, const cli::Batch<T>& in, const Settings& set
         "{:.6g}, {}\nrows without a visible key: {}\n",
         common.device, device, in.Q.B(), in.Q.H(), in.Q.N(), in.Q.d(), in.K.B(), in.K.H(),
         in.K.N(), in.K.d(), kernel, scale, common.causal ? "causal" : "no mask", empty_rows);
-    for (const std::string& file : files) print("wrote {}\n", file);
+    files.print();
     return;
   }
   cli::Report report;
-  report.set("chapter", "07_cuda_kernel");
-  report.set("device", common.device);
-  report.set("device_name", device);
+  cli::report_start(report, "07_cuda_kernel", common);
   report.set("dtype", request.dtype);
   report.set("batch", in.Q.B());
   report.set("heads", in.Q.H());
@@ -376,7 +333,7 @@ void report(const Request& request, const cli::Batch<T>& in, const Settings& set
   report.set("scale", scale);
   report.set("causal", common.causal);
   report.set("empty_rows", empty_rows);
-  report.set("files", files);
+  report.set("files", files.names());
   report.print();
 }
 
@@ -384,23 +341,16 @@ template <class T>
 void run_tool(const cli::Batch<T>& in, const Request& request) {
   const Settings settings = settings_for(request, in.Q.d());
   const auto gradient = read_output_gradient(request, in);
-  std::optional<std::filesystem::path> out;
-  if (request.common.out) out = cli::make_output_directory(*request.common.out);
+  cli::OutputFiles files(request.common.out);
 
   const Forward<T> saved = forward(in, request, settings);
-  std::vector<std::string> files;
-  const auto write = [&](const char* name, const NpyArray& array) {
-    if (!out) return;
-    write_npy(*out / name, array);
-    files.push_back((*out / name).string());
-  };
-  write("o.npy", cli::heads_to_npy(saved.O, in.rank));
-  write("lse.npy", cli::rows_to_npy(saved.LSE, in.Q.B(), in.Q.H(), in.rank));
+  files.write("o.npy", cli::heads_to_npy(saved.O, in.rank));
+  files.write("lse.npy", cli::rows_to_npy(saved.LSE, in.Q.B(), in.Q.H(), in.rank));
   if (gradient) {
     const Gradients<T> gradients = backward(in, saved, *gradient, request, settings);
-    write("dq.npy", cli::heads_to_npy(gradients.dQ, in.rank));
-    write("dk.npy", cli::heads_to_npy(gradients.dK, in.rank));
-    write("dv.npy", cli::heads_to_npy(gradients.dV, in.rank));
+    files.write("dq.npy", cli::heads_to_npy(gradients.dQ, in.rank));
+    files.write("dk.npy", cli::heads_to_npy(gradients.dK, in.rank));
+    files.write("dv.npy", cli::heads_to_npy(gradients.dV, in.rank));
   }
   report(request, in, settings, (saved.LSE.array() == -kInf<T>).count(), files);
 }

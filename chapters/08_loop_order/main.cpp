@@ -15,11 +15,12 @@
 #include "chapters/08_loop_order/wrong_versions.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/head.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/attention.hpp"
 #include "common/tensor/ceil_div.hpp"
 #include "common/tensor/npy_matrix.hpp"
-#include "common/tensor/random_matrix.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -197,26 +198,9 @@ void show_wrong_versions() {
       wrong::merge_with_atomics({{0, 1, 1}, {1, 1, 2}}), std::abs(notes(0, 0)));
 }
 
-// The largest |actual - expected| over max(1, largest finite |expected|), equal infinities
-// being equal; NaN if there is one anywhere.
-template <class A, class B>
-double error(const A& actual, const B& expected) {
-  double largest = 1, worst = 0;
-  for (Index i = 0; i < expected.size(); ++i) {
-    const double a = double{actual.data()[i]}, e = expected.data()[i];
-    if (a == e) continue;
-    if (std::isfinite(e)) largest = std::max(largest, std::abs(e));
-    if (!(std::abs(a - e) <= worst)) worst = std::abs(a - e);
-    if (std::isnan(worst)) return worst;
-  }
-  return worst / largest;
-}
-
 void compare_devices() {
   const Index Nq = 150, Nk = 100, d = 40;
-  const cli::Head<float> head{random_matrix<float>(Nq, d, 0, 0),
-                              random_matrix<float>(Nk, d, 0, 1),
-                              random_matrix<float>(Nk, d, 0, 2)};
+  const cli::Head<float> head = cli::random_head(Nq, Nk, d, 0);
   const auto exact = reference_attention(head.Q.cast<double>(), head.K.cast<double>(),
                                          head.V.cast<double>(), {.causal = true});
   print(
@@ -225,7 +209,7 @@ void compare_devices() {
       "                                              O      LSE   counted   formula\n",
       Nq, Nk, d);
   const auto report = [&](const std::string& name, const Job& job, const Attention<float>& a) {
-    const double O = error(a.O, exact.O), LSE = error(a.LSE, exact.LSE);
+    const double O = relative_error(a.O, exact.O), LSE = relative_error(a.LSE, exact.LSE);
     const Counts predicted = predict_loop_order(job.order, Nq, Nk, d, job.tile, true);
     print("  {:<38}  {:.1e}  {:.1e} {:>9} {:>9}\n", name, O, LSE,
           a.counts ? std::to_string(a.counts->total()) : "-", predicted.total());
@@ -258,10 +242,7 @@ struct ToolOptions : cli::CommonOptions {
 template <class T>
 Attention<T> attend(const cli::Head<T>& head, const Job& job, const std::string& device) {
   if (device == "cpu") return attend_on_cpu<T>(head, job);
-  const Attention<float> a =
-      attend_on_device({head.Q.template cast<float>(), head.K.template cast<float>(),
-                        head.V.template cast<float>()},
-                       job);
+  const Attention<float> a = attend_on_device(head.template cast<float>(), job);
   return {a.O.template cast<T>(), a.LSE.template cast<T>(), a.counts};
 }
 
@@ -281,48 +262,33 @@ void report_counts(cli::Report& report, const std::optional<Counts>& counted,
 template <class T>
 void run_tool(const cli::Head<T>& head, const ToolOptions& tool) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
-  Job job{.order = tool.order == "q_outer" ? LoopOrder::q_outer : LoopOrder::kv_outer,
-          .when = tool.normalise == "once" ? Normalise::once : Normalise::every_tile,
-          .tile = default_tiling(
-              d, tool.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block),
-          .causal = tool.causal,
-          .scale = tool.scale};
-  job.tile.Br = tool.br.value_or(job.tile.Br);
-  job.tile.Bc = tool.bc.value_or(job.tile.Bc);
+  const Job job{.order = tool.order == "q_outer" ? LoopOrder::q_outer : LoopOrder::kv_outer,
+                .when = tool.normalise == "once" ? Normalise::once : Normalise::every_tile,
+                .tile = cli::chosen_tile(tool, default_tiling(d, cli::tile_bytes(tool))),
+                .causal = tool.causal,
+                .scale = tool.scale};
   const Counts predicted = predict_loop_order(job.order, Nq, Nk, d, job.tile, job.causal);
-  std::optional<std::filesystem::path> out;
-  if (tool.out) out = cli::make_output_directory(*tool.out);
+  cli::OutputFiles files(tool.out);
 
   const Attention<T> a = attend(head, job, tool.device);
   check_counts(tool.order + " on " + tool.device, a.counts, predicted);
-  std::vector<std::string> files;
-  const auto write = [&](const char* name, const NpyArray& array) {
-    if (!out) return;
-    write_npy(*out / name, array);
-    files.push_back((*out / name).string());
-  };
-  write("o.npy", to_npy(a.O));
-  write("lse.npy", to_npy(a.LSE));
-  const std::string device = tool.device == "cpu" ? "cpu" : device_name();
+  files.write("o.npy", to_npy(a.O));
+  files.write("lse.npy", to_npy(a.LSE));
+  const std::string device = cli::computing_device(tool);
   const std::string when =
       job.order == LoopOrder::q_outer ? "once" : tool.normalise.value_or("every_tile");
   const double scale = resolve_scale<T>(job.scale, d);
   if (tool.json) {
     cli::Report report;
-    report.set("chapter", "08_loop_order");
-    report.set("device", tool.device);
-    report.set("device_name", device);
+    cli::report_start(report, "08_loop_order", tool);
     report.set("order", tool.order);
     report.set("normalise", when);
     report.set("nq", Nq);
     report.set("nk", Nk);
     report.set("d", d);
-    report.set("br", job.tile.Br);
-    report.set("bc", job.tile.Bc);
-    report.set("scale", scale);
-    report.set("causal", job.causal);
+    cli::report_attention(report, job.tile, scale, job.causal);
     report_counts(report, a.counts, predicted);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
@@ -334,11 +300,11 @@ void run_tool(const cli::Head<T>& head, const ToolOptions& tool) {
       job.tile.Br, job.tile.Bc, scale, job.causal ? "causal" : "no mask", predicted.reads,
       predicted.writes, predicted.statistics_reads, predicted.statistics_writes,
       a.counts ? "Counted while it ran; the formula agrees." : "As predicted; nobody counted.");
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 void run(const cli::Arguments& arguments) {
-  cli::HeadFiles files;
+  cli::QkvFiles files;
   ToolOptions tool;
   cli::Options options("08_loop_order",
                        "Attention of one head with either loop outside: the same result, and "

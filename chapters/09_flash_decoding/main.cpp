@@ -13,8 +13,10 @@
 #include "common/cli/batch.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/splits.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/heads.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -38,27 +40,18 @@ Decoded<T> decode_on_cpu(const cli::Batch<T>& in, const DecodingOptions& options
   return out;
 }
 
-template <class To, class From>
-HeadsArray<To> cast(const HeadsArray<From>& heads) {
-  HeadsArray<To> result(heads.B(), heads.H(), heads.N(), heads.d());
-  for (std::size_t i = 0; i < heads.elements().size(); ++i) {
-    result.elements()[i] = static_cast<To>(heads.elements()[i]);
-  }
-  return result;
-}
-
 // Also says what the kernels moved, if the device counts.
 template <class T>
 Decoded<T> decode_on_device(const cli::Batch<T>& in, const DecodingOptions& options,
                             std::optional<Traffic>* moved = nullptr) {
-  const auto Q = to_device(cast<float>(in.Q)), K = to_device(cast<float>(in.K)),
-             V = to_device(cast<float>(in.V));
+  const cli::Batch<float> rounded = in.template cast<float>();
+  const auto Q = to_device(rounded.Q), K = to_device(rounded.K), V = to_device(rounded.V);
   DeviceHeads<float> O(in.Q.B(), in.Q.H(), in.Q.N(), in.Q.d());
   DeviceMatrix<float> LSE(in.Q.B() * in.Q.H(), in.Q.N());
   reset_device_traffic();
   flash_decoding_cuda(Q, K, V, O, LSE, options);
   if (moved) *moved = device_traffic();
-  return {cast<T>(to_host(O)), to_host(LSE).template cast<T>()};
+  return {to_host(O).template cast<T>(), to_host(LSE).template cast<T>()};
 }
 
 template <class T>
@@ -67,9 +60,7 @@ DecodingSizes sizes_of(const cli::Batch<T>& in) {
 }
 
 cli::Batch<float> random_batch(const DecodingSizes& s) {
-  return {cli::random_heads<float>(s.B, s.H, s.Nq, s.d, 0, 0),
-          cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, 0, 1),
-          cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, 0, 2)};
+  return cli::random_batch<float>(s.B, s.H, s.Hkv, s.Nq, s.Nk, s.d, 0);
 }
 
 // ---- the demonstration
@@ -152,26 +143,12 @@ void count_blocks() {
   print("\n");
 }
 
-// The largest |actual - expected| over max(1, largest |expected|); NaN if there is one
-// anywhere.
-template <class A, class B>
-double error(const A& actual, const B& expected) {
-  const Matrix<double> difference = actual.template cast<double>() - expected;
-  return difference.cwiseAbs().template maxCoeff<Eigen::PropagateNaN>() /
-         std::max(1.0, expected.cwiseAbs().maxCoeff());
-}
-
-template <class T>
-Eigen::Map<const Matrix<T>> as_rows(const HeadsArray<T>& heads) {
-  return {heads.elements().data(), heads.B() * heads.H() * heads.N(), heads.d()};
-}
-
 void compare_devices() {
   const DecodingSizes sizes{2, 8, 2, 3, 150, 40};
   const cli::Batch<float> in = random_batch(sizes);
   const auto exact =
-      reference_attention_heads(cast<double>(in.Q).view(), cast<double>(in.K).view(),
-                                cast<double>(in.V).view(), {.causal = true});
+      reference_attention_heads(in.Q.cast<double>().view(), in.K.cast<double>().view(),
+                                in.V.cast<double>().view(), {.causal = true});
   print(
       "Random heads: B = {}, {} query heads on {} KV heads, Nq = {}, Nk = {}, d = {}, causal, "
       "4 "
@@ -180,7 +157,7 @@ void compare_devices() {
       "                               O      LSE\n",
       sizes.B, sizes.H, sizes.Hkv, sizes.Nq, sizes.Nk, sizes.d);
   const auto report = [&](const std::string& who, const Decoded<float>& out) {
-    const double e[] = {error(as_rows(out.O), as_rows(exact.O)), error(out.LSE, exact.LSE)};
+    const double e[] = {relative_error(out.O, exact.O), relative_error(out.LSE, exact.LSE)};
     print("  {:<24} {:.1e}  {:.1e}\n", who, e[0], e[1]);
     if (!(e[0] <= 1e-5 && e[1] <= 1e-5)) {
       throw cli::CheckFailed(who + " differs from the reference");
@@ -230,7 +207,7 @@ void compare_bytes() {
 
 struct Request {
   cli::CommonOptions common;
-  cli::BatchFiles files;
+  cli::QkvFiles files;
   cli::SplitOptions decoding;
 };
 
@@ -241,10 +218,7 @@ DecodingOptions decoding_options(const cli::Batch<T>& in, const Request& request
                           .merge = merge_named(request.decoding.merge),
                           .causal = common.causal,
                           .scale = common.scale};
-  options.tile = default_tiling(
-      in.Q.d(), common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block);
-  options.tile.Br = common.br.value_or(options.tile.Br);
-  options.tile.Bc = common.bc.value_or(options.tile.Bc);
+  options.tile = cli::chosen_tile(common, default_tiling(in.Q.d(), cli::tile_bytes(common)));
   return options;
 }
 
@@ -257,40 +231,28 @@ void run_tool(const cli::Batch<T>& in, const Request& request) {
   const Tiling tile = decoding_tile(sizes, options.tile);
   const Index splits = on_cpu ? flash_decoding_splits_cpu(sizes, options)
                               : flash_decoding_splits_cuda(sizes, options);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  cli::OutputFiles files(common.out);
 
   std::optional<Traffic> moved;
   const Decoded<T> result =
       on_cpu ? decode_on_cpu(in, options) : decode_on_device(in, options, &moved);
-  std::vector<std::string> files;
-  const auto write = [&](const char* file, const NpyArray& array) {
-    if (!out) return;
-    write_npy(*out / file, array);
-    files.push_back((*out / file).string());
-  };
-  write("o.npy", cli::heads_to_npy(result.O, in.rank));
-  write("lse.npy", cli::rows_to_npy(result.LSE, sizes.B, sizes.H, in.rank));
+  files.write("o.npy", cli::heads_to_npy(result.O, in.rank));
+  files.write("lse.npy", cli::rows_to_npy(result.LSE, sizes.B, sizes.H, in.rank));
 
-  const std::string device = on_cpu ? "cpu" : device_name();
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, sizes.d);
   const Index element = on_cpu ? sizeof(T) : sizeof(float);
   const DecodingTraffic t = predict_decoding(sizes, tile, splits, options.merge);
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "09_flash_decoding");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "09_flash_decoding", common);
     report.set("batch", sizes.B);
     report.set("heads", sizes.H);
     report.set("kv_heads", sizes.Hkv);
     report.set("nq", sizes.Nq);
     report.set("nk", sizes.Nk);
     report.set("d", sizes.d);
-    report.set("br", tile.Br);
-    report.set("bc", tile.Bc);
-    report.set("scale", scale);
-    report.set("causal", common.causal);
+    cli::report_attention(report, tile, scale, common.causal);
     report.set("splits", splits);
     report.set("used_splits", used_splits(sizes.Nk, tile.Bc, splits));
     report.set("merge", request.decoding.merge);
@@ -299,7 +261,7 @@ void run_tool(const cli::Batch<T>& in, const Request& request) {
     report.set({"counted", "read_bytes"}, moved ? cli::Value(moved->read_bytes) : nullptr);
     report.set({"counted", "written_bytes"},
                moved ? cli::Value(moved->written_bytes) : nullptr);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
@@ -312,7 +274,7 @@ void run_tool(const cli::Batch<T>& in, const Request& request) {
       options.splits ? "as asked for" : "auto", used_splits(sizes.Nk, tile.Bc, splits), tile.Br,
       tile.Bc, request.decoding.merge, element * t.keys_values,
       element * (t.parts_written + t.parts_read));
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 void run(const cli::Arguments& arguments) {

@@ -16,8 +16,10 @@
 #include "common/cli/batch.hpp"
 #include "common/cli/cli.hpp"
 #include "common/cli/splits.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/heads.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -26,15 +28,6 @@ using namespace flash_steps;
 using cli::print;
 
 constexpr Merge kMerges[] = {Merge::sequential, Merge::tree, Merge::last_block};
-
-template <class To, class From>
-HeadsArray<To> cast(const HeadsArray<From>& heads) {
-  HeadsArray<To> result(heads.B(), heads.H(), heads.N(), heads.d());
-  for (std::size_t i = 0; i < heads.elements().size(); ++i) {
-    result.elements()[i] = static_cast<To>(heads.elements()[i]);
-  }
-  return result;
-}
 
 // ---- the demonstration
 
@@ -195,16 +188,6 @@ void compare_bytes() {
   print("\nA tile looks up each block that it needs once, in 4 bytes; a length has 8.\n\n");
 }
 
-// The largest |actual - expected| over max(1, largest |expected|); NaN if there is one
-// anywhere.
-template <class A, class B>
-double error(const A& actual, const B& expected) {
-  if (actual.size() == 0) return 0;
-  const Matrix<double> difference = actual.template cast<double>() - expected;
-  return difference.cwiseAbs().template maxCoeff<Eigen::PropagateNaN>() /
-         std::max(1.0, expected.cwiseAbs().maxCoeff());
-}
-
 // Each sequence alone: against naive attention in float64, and against chapter 09.
 template <class Contiguous>
 void report_device(const std::string& who, const Attended<float>& out,
@@ -218,15 +201,15 @@ void report_device(const std::string& who, const Attended<float>& out,
     const auto Q = first_tokens(in.Q, b, out.O.N()), K = first_tokens(in.K, b, Nk),
                V = first_tokens(in.V, b, Nk);
     const auto exact =
-        reference_attention_heads(cast<double>(Q).view(), cast<double>(K).view(),
-                                  cast<double>(V).view(), {.causal = options.causal});
+        reference_attention_heads(Q.cast<double>().view(), K.cast<double>().view(),
+                                  V.cast<double>().view(), {.causal = options.causal});
     const Attended<float> before = contiguous(Q, K, V, options);
     for (Index h = 0; h < H; ++h) {
-      worst_O = std::max(worst_O, error(out.O.head(b, h), exact.O.head(0, h)));
+      worst_O = std::max(worst_O, relative_error(out.O.head(b, h), exact.O.head(0, h)));
       same = same && out.O.head(b, h) == before.O.head(0, h);
     }
     const Matrix<float> LSE = out.LSE.middleRows(b * H, H);
-    worst_LSE = std::max(worst_LSE, error(LSE, exact.LSE));
+    worst_LSE = std::max(worst_LSE, relative_error(LSE, exact.LSE));
     same = same && LSE == before.LSE;
   }
   print("  {:<24} {:.1e}  {:.1e}     {}\n", who, worst_O, worst_LSE, same ? "yes" : "no");
@@ -301,16 +284,11 @@ void with_files(const Request& request, const Run& run) {
   } catch (const std::invalid_argument& error) {
     throw cli::UsageError(table.file + " with " + lengths.file + ": " + error.what());
   }
-  const auto inputs = [&]<class T>(T) {
+  cli::with_dtype(q, [&]<class T>(T) {
     HeadsArray<T> pool(2 * sizes["blocks"], sizes["Hkv"], sizes["block_size"], sizes["d"]);
     pool.elements() = std::get<std::vector<T>>(cache.array.data);
-    return PagedInputs<T>{cli::to_heads<T>(q), std::move(pool), blocks};
-  };
-  if (dtype_name(q.array) == std::string("f8")) {
-    run(inputs(double{}), rank);
-  } else {
-    run(inputs(float{}), rank);
-  }
+    run(PagedInputs<T>{cli::to_heads<T>(q), std::move(pool), blocks}, rank);
+  });
 }
 
 // The longest sequence has Nk tokens, the others fewer, down to about half.
@@ -330,11 +308,8 @@ DecodingOptions attention_options(const PagedInputs<T>& in, const Request& reque
                           .merge = merge_named(request.decoding.merge),
                           .causal = common.causal,
                           .scale = common.scale};
-  const Index shared_bytes =
-      common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block;
-  options.tile = default_tiling(in.Q.d(), shared_bytes - 1024);  // 1024: where the rows lie
-  options.tile.Br = common.br.value_or(options.tile.Br);
-  options.tile.Bc = common.bc.value_or(options.tile.Bc);
+  const Index bytes = cli::tile_bytes(common) - 1024;  // 1024: where the rows lie
+  options.tile = cli::chosen_tile(common, default_tiling(in.Q.d(), bytes));
   return options;
 }
 
@@ -345,10 +320,10 @@ Attended<T> attend(const PagedInputs<T>& in, const DecodingOptions& options, boo
                    std::optional<Traffic>& moved) {
   if (on_cpu) return attend_on_cpu(in, options);
   reset_device_traffic();
-  const Attended<float> out =
-      attend_on_device({cast<float>(in.Q), cast<float>(in.pool), in.table}, options);
+  const Attended<float> out = attend_on_device(
+      {in.Q.template cast<float>(), in.pool.template cast<float>(), in.table}, options);
   moved = device_traffic();
-  return {cast<T>(out.O), out.LSE.cast<T>()};
+  return {out.O.cast<T>(), out.LSE.cast<T>()};
 }
 
 template <class T>
@@ -361,30 +336,21 @@ void run_tool(const PagedInputs<T>& in, std::size_t rank, const Request& request
   const Tiling tile = decoding_tile(sizes, options.tile);
   const Index splits = on_cpu ? flash_decoding_splits_cpu(sizes, options)
                               : flash_decoding_splits_cuda(sizes, options);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  cli::OutputFiles files(common.out);
 
   std::optional<Traffic> moved;
   const Attended<T> result = attend(in, options, on_cpu, moved);
-  std::vector<std::string> files;
-  const auto write = [&](const char* file, const NpyArray& array) {
-    if (!out) return;
-    write_npy(*out / file, array);
-    files.push_back((*out / file).string());
-  };
-  write("o.npy", cli::heads_to_npy(result.O, rank));
-  write("lse.npy", cli::rows_to_npy(result.LSE, sizes.B, sizes.H, rank));
+  files.write("o.npy", cli::heads_to_npy(result.O, rank));
+  files.write("lse.npy", cli::rows_to_npy(result.LSE, sizes.B, sizes.H, rank));
 
-  const std::string device = on_cpu ? "cpu" : device_name();
+  const std::string device = cli::computing_device(common);
   const double scale = resolve_scale<T>(common.scale, sizes.d);
   const Index element = on_cpu ? sizeof(T) : sizeof(float);
   const PagedTraffic t =
       predict_paged(sizes, in.table.seq_lens, in.block_size(), tile, splits, options.merge);
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "10_paged_kv");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "10_paged_kv", common);
     report.set("batch", sizes.B);
     report.set("heads", sizes.H);
     report.set("kv_heads", sizes.Hkv);
@@ -393,10 +359,7 @@ void run_tool(const PagedInputs<T>& in, std::size_t rank, const Request& request
     report.set("d", sizes.d);
     report.set("blocks", in.blocks());
     report.set("block_size", in.block_size());
-    report.set("br", tile.Br);
-    report.set("bc", tile.Bc);
-    report.set("scale", scale);
-    report.set("causal", common.causal);
+    cli::report_attention(report, tile, scale, common.causal);
     report.set("splits", splits);
     report.set("merge", request.decoding.merge);
     report.set({"bytes", "keys_values"}, element * t.numbers.keys_values);
@@ -404,7 +367,7 @@ void run_tool(const PagedInputs<T>& in, std::size_t rank, const Request& request
     report.set({"counted", "read_bytes"}, moved ? cli::Value(moved->read_bytes) : nullptr);
     report.set({"counted", "written_bytes"},
                moved ? cli::Value(moved->written_bytes) : nullptr);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
@@ -417,7 +380,7 @@ void run_tool(const PagedInputs<T>& in, std::size_t rank, const Request& request
       sizes.Hkv, scale, common.causal ? "causal" : "no mask", sizes.Nk, splits,
       options.splits ? "as asked for" : "auto", tile.Br, tile.Bc, request.decoding.merge,
       element * t.numbers.keys_values, 4 * t.table_entries);
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 void run(const cli::Arguments& arguments) {

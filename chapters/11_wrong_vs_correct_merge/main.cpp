@@ -11,6 +11,7 @@
 #include "chapters/11_wrong_vs_correct_merge/merge_parts_cuda.hpp"
 #include "chapters/11_wrong_vs_correct_merge/wrong_versions.hpp"
 #include "common/cli/cli.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
@@ -230,7 +231,6 @@ struct Request {
   std::optional<std::string> m, l, lse, o, x;
   std::string rule = "correct";
   double fixed_max = 0;
-  std::optional<std::filesystem::path> out;  // the directory of --out, once it is there
 
   MergeRule merge_rule() const {
     return rule == "stale_max"    ? MergeRule::stale_max
@@ -251,16 +251,14 @@ using Sizes = std::vector<std::pair<const char*, Index>>;
 
 template <class T>
 void report(const Request& request, const Sizes& sizes, const Merged<T>& merged,
-            const Vector<double>& right, const std::vector<std::string>& files) {
-  const std::string device = request.on_cpu() ? "cpu" : device_name();
+            const Vector<double>& right, const cli::OutputFiles& files) {
+  const std::string device = cli::computing_device(request.common);
   const auto [m, l] = merged.state;
   const bool fixed = request.merge_rule() == MergeRule::fixed_max;
   const double error = difference(merged.values, right);
   if (request.common.json) {
     cli::Report json;
-    json.set("chapter", "11_wrong_vs_correct_merge");
-    json.set("device", request.common.device);
-    json.set("device_name", device);
+    cli::report_start(json, "11_wrong_vs_correct_merge", request.common);
     json.set("rule", request.rule);
     json.set("fixed_max", fixed ? std::optional(request.fixed_max) : std::nullopt);
     for (const auto& [name, size] : sizes) json.set(name, size);
@@ -268,7 +266,7 @@ void report(const Request& request, const Sizes& sizes, const Merged<T>& merged,
     json.set("l", l);
     json.set("lse", lse(merged.state));
     json.set("difference", error);
-    json.set("files", files);
+    json.set("files", files.names());
     json.print();
     return;
   }
@@ -282,23 +280,11 @@ void report(const Request& request, const Sizes& sizes, const Merged<T>& merged,
     print("m = {}\nl = {}\nLSE = m + ln l = {}\n", m, l, lse(merged.state));
   }
   print("largest difference from the correct rule in float64: {}\n", text("%.1e", error));
-  for (const std::string& file : files) print("wrote {}\n", file);
-}
-
-// Writes the arrays below --out, if it is given; returns the files' names.
-std::vector<std::string> write(const Request& request,
-                               const std::vector<std::pair<std::string, NpyArray>>& arrays) {
-  std::vector<std::string> files;
-  if (!request.out) return files;
-  for (const auto& [name, array] : arrays) {
-    write_npy(*request.out / name, array);
-    files.push_back((*request.out / name).string());
-  }
-  return files;
+  files.print();
 }
 
 template <class T>
-void run_parts(const Request& request, const Parts<T>& parts) {
+void run_parts(const Request& request, cli::OutputFiles& files, const Parts<T>& parts) {
   const MergeRule rule = request.merge_rule();
   const auto on_device = [&] {
     return merge_on_device({parts.m.template cast<float>(), parts.l.template cast<float>(),
@@ -308,16 +294,15 @@ void run_parts(const Request& request, const Parts<T>& parts) {
   const Merged<T> merged = request.on_cpu() ? merge_on_cpu(parts, rule, request.fixed_max)
                                             : from_device<T>(on_device());
   const Vector<double> right = merge_on_cpu(in_float64(parts), MergeRule::correct).values;
-  const auto files =
-      write(request, {{"o.npy", to_npy(merged.values)},
-                      {"lse.npy", to_npy(Vector<T>::Constant(1, lse(merged.state)))}});
+  files.write("o.npy", to_npy(merged.values));
+  files.write("lse.npy", to_npy(Vector<T>::Constant(1, lse(merged.state))));
   const Index empty = (parts.l.array() == T(0)).count();
   report(request, {{"parts", parts.l.size()}, {"empty_parts", empty}, {"d", parts.o.cols()}},
          merged, right, files);
 }
 
 template <class T>
-void run_scores(const Request& request, const Vector<T>& x) {
+void run_scores(const Request& request, cli::OutputFiles& files, const Vector<T>& x) {
   const MergeRule rule = request.merge_rule();
   const Index Bc = request.common.bc.value_or(64);
   const Merged<T> merged =
@@ -326,7 +311,7 @@ void run_scores(const Request& request, const Vector<T>& x) {
                                                         Bc, rule, request.fixed_max));
   const Vector<double> right =
       merge_on_cpu(Vector<double>(x.template cast<double>()), Bc, MergeRule::correct).values;
-  const auto files = write(request, {{"softmax.npy", to_npy(merged.values)}});
+  files.write("softmax.npy", to_npy(merged.values));
   report(request, {{"n", x.size()}, {"bc", Bc}}, merged, right, files);
 }
 
@@ -350,7 +335,7 @@ void require_parts(const Parts<T>& parts, const std::string& m_file,
   }
 }
 
-void run_part_files(const Request& request) {
+void run_part_files(const Request& request, cli::OutputFiles& files) {
   const bool finished = request.lse.has_value();
   const cli::Input m = finished ? cli::read_input(*request.lse, "--lse")
                                 : cli::read_input(*request.m, "--m"),
@@ -362,25 +347,21 @@ void run_part_files(const Request& request) {
   sizes.require(l, {"T"});
   sizes.require(o, {"T", "d"});
   sizes.require_range("d", 1, 256);
-  const auto run = [&]<class T>(T) {
+  cli::with_dtype(o, [&]<class T>(T) {
     Parts<T> parts{to_vector<T>(m.array, m.file), to_vector<T>(l.array, l.file),
                    to_matrix<T>(o.array, o.file)};
     if (finished) parts.l = parts.m.unaryExpr(&l_of_finished<T>);
     require_parts(parts, m.file, l.file);
-    run_parts(request, parts);
-  };
-  if (dtype_name(o.array) == std::string("f8")) return run(double{});
-  run(float{});
+    run_parts(request, files, parts);
+  });
 }
 
-void run_score_file(const Request& request) {
+void run_score_file(const Request& request, cli::OutputFiles& files) {
   const cli::Input x = cli::read_input(*request.x, "--x");
   cli::Dimensions sizes;
   sizes.require(x, {"N"});
-  if (dtype_name(x.array) == std::string("f8")) {
-    return run_scores(request, to_vector<double>(x.array, x.file));
-  }
-  run_scores(request, to_vector<float>(x.array, x.file));
+  cli::with_dtype(
+      x, [&]<class T>(T) { run_scores(request, files, to_vector<T>(x.array, x.file)); });
 }
 
 void add_input(cli::Options& options, Request& request) {
@@ -434,10 +415,10 @@ void run(const cli::Arguments& arguments) {
   if (request.o.has_value() != (request.m || request.lse)) {
     throw cli::UsageError("parts are --o with --m and --l, or --o with --lse");
   }
-  if (common.out) request.out = cli::make_output_directory(*common.out);
-  if (request.o) return run_part_files(request);
-  if (request.x) return run_score_file(request);
-  run_scores(request, Vector<float>(random_matrix<float>(common.n, 1, common.seed, 0)));
+  cli::OutputFiles files(common.out);
+  if (request.o) return run_part_files(request, files);
+  if (request.x) return run_score_file(request, files);
+  run_scores(request, files, Vector<float>(random_matrix<float>(common.n, 1, common.seed, 0)));
 }
 
 }  // namespace

@@ -17,8 +17,10 @@
 #include "chapters/12_dropout/wrong_versions.hpp"
 #include "common/cli/batch.hpp"
 #include "common/cli/cli.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/heads.hpp"
+#include "common/tensor/relative_error.hpp"
 #include "common/tensor/scale.hpp"
 
 namespace {
@@ -70,18 +72,12 @@ Result<T> compute_on_cpu(const Problem<T>& x) {
   return y;
 }
 
-template <class To, class From>
-HeadsArray<To> cast(const HeadsArray<From>& from) {
-  HeadsArray<To> to(from.B(), from.H(), from.N(), from.d());
-  std::transform(from.elements().begin(), from.elements().end(), to.elements().begin(),
-                 [](From x) { return static_cast<To>(x); });
-  return to;
-}
-
 // The device computes in float32.
 template <class T>
 Result<T> compute_on_device(const Problem<T>& x) {
-  const auto upload = [](const HeadsArray<T>& a) { return to_device(cast<float>(a)); };
+  const auto upload = [](const HeadsArray<T>& a) {
+    return to_device(a.template cast<float>());
+  };
   const auto Q = upload(x.Q), K = upload(x.K), V = upload(x.V);
   std::optional<DeviceHeads<std::uint8_t>> mask;
   if (x.mask) mask.emplace(to_device(*x.mask));
@@ -90,16 +86,16 @@ Result<T> compute_on_device(const Problem<T>& x) {
   DeviceHeads<float> O(Q.layout());
   DeviceMatrix<float> LSE(Q.B() * Q.H(), Q.N());
   dropout_forward_cuda(Q, K, V, O, LSE, x.dropout, x.tile, x.causal, x.scale, stored);
-  Result<T> y{cast<T>(to_host(O)), to_host(LSE).template cast<T>(), {}, {}, {}};
+  Result<T> y{to_host(O).template cast<T>(), to_host(LSE).template cast<T>(), {}, {}, {}};
   if (!x.dO) return y;
   const auto dO = upload(*x.dO);
   DeviceHeads<float> dQ(Q.layout()), dK(K.layout()), dV(V.layout());
   DeviceMatrix<float> delta(LSE.rows(), LSE.cols());
   dropout_backward_cuda(Q, K, V, O, LSE, dO, delta, dQ, dK, dV, x.dropout, x.tile, x.causal,
                         x.scale, stored);
-  y.dQ = cast<T>(to_host(dQ));
-  y.dK = cast<T>(to_host(dK));
-  y.dV = cast<T>(to_host(dV));
+  y.dQ = to_host(dQ).template cast<T>();
+  y.dK = to_host(dK).template cast<T>();
+  y.dV = to_host(dV).template cast<T>();
   return y;
 }
 
@@ -221,33 +217,13 @@ void compare_memory() {
   print("\n");
 }
 
-// The largest |actual - expected| over max(1, largest finite |expected|), equal infinities
-// being equal; NaN if there is one anywhere.
-template <class A, class B>
-double error(const std::vector<A>& actual, const std::vector<B>& expected) {
-  double largest = 1, worst = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double a = double{actual[i]}, e = double{expected[i]};
-    if (a == e) continue;
-    if (std::isfinite(e)) largest = std::max(largest, std::abs(e));
-    if (!(std::abs(a - e) <= worst)) worst = std::abs(a - e);
-    if (std::isnan(worst)) return worst;
-  }
-  return worst / largest;
-}
-
-template <class T>
-std::vector<T> elements(const Matrix<T>& m) {
-  return {m.data(), m.data() + m.size()};
-}
-
 void compare_devices() {
   const Index B = 2, H = 4, Hkv = 2, Nq = 70, Nk = 50, d = 24;
   Problem<float> x;
-  x.Q = cli::random_heads<float>(B, H, Nq, d, 0, 0);
-  x.K = cli::random_heads<float>(B, Hkv, Nk, d, 0, 1);
-  x.V = cli::random_heads<float>(B, Hkv, Nk, d, 0, 2);
-  x.dO = cli::random_heads<float>(B, H, Nq, d, 1, 0);
+  x.Q = random_heads<float>(B, H, Nq, d, 0, 0);
+  x.K = random_heads<float>(B, Hkv, Nk, d, 0, 1);
+  x.V = random_heads<float>(B, Hkv, Nk, d, 0, 2);
+  x.dO = random_heads<float>(B, H, Nq, d, 1, 0);
   x.dropout = {.p = 0.1, .seed = 42, .offset = 3};
   x.tile = {16, 32};
   x.causal = true;
@@ -257,8 +233,8 @@ void compare_devices() {
   for (Index head = 0; head < B * H; ++head) {
     options.masks.emplace_back(mask.head(head / H, head % H));
   }
-  const auto Q = cast<double>(x.Q), K = cast<double>(x.K), V = cast<double>(x.V),
-             dO = cast<double>(*x.dO);
+  const auto Q = x.Q.cast<double>(), K = x.K.cast<double>(), V = x.V.cast<double>(),
+             dO = x.dO->cast<double>();
   const auto forward = reference_attention_heads(Q.view(), K.view(), V.view(), options);
   const auto backward =
       reference_backward_heads(Q.view(), K.view(), V.view(), dO.view(), options);
@@ -269,11 +245,10 @@ void compare_devices() {
       "                              O      LSE       dQ       dK       dV\n",
       B, H, Hkv, Nq, Nk, d, x.dropout.p);
   const auto report = [&](const std::string& name, const Result<float>& y) {
-    const double errors[] = {error(y.O.elements(), forward.O.elements()),
-                             error(elements(y.LSE), elements(forward.LSE)),
-                             error(y.dQ.elements(), backward.dQ.elements()),
-                             error(y.dK.elements(), backward.dK.elements()),
-                             error(y.dV.elements(), backward.dV.elements())};
+    const double errors[] = {relative_error(y.O, forward.O), relative_error(y.LSE, forward.LSE),
+                             relative_error(y.dQ, backward.dQ),
+                             relative_error(y.dK, backward.dK),
+                             relative_error(y.dV, backward.dV)};
     print("  {:<22}", name);
     for (const double e : errors) print("  {:.1e}", e);
     print("\n");
@@ -307,7 +282,7 @@ void compare_devices() {
 // ---- the tool
 
 struct Files {
-  cli::BatchFiles batch;
+  cli::QkvFiles batch;
   std::optional<std::string> dO, mask;
 };
 
@@ -342,75 +317,60 @@ void read_rest(const Files& files, Problem<T>& x) {
 // The default tile is one that the device's shared memory has room for, in both passes.
 template <class T>
 Tiling choose_tile(const Problem<T>& x, const cli::CommonOptions& common) {
-  const Index shared_bytes =
-      common.device == "cpu" ? 232448 : device_limits().shared_bytes_per_block;
-  const Index d = x.Q.d();
-  const Tiling tile =
-      x.dO ? default_backward_tiling(d, shared_bytes) : default_tiling(d, shared_bytes);
-  return {common.br.value_or(tile.Br), common.bc.value_or(tile.Bc)};
+  const Index bytes = cli::tile_bytes(common), d = x.Q.d();
+  return cli::chosen_tile(common,
+                          x.dO ? default_backward_tiling(d, bytes) : default_tiling(d, bytes));
 }
 
-// Writes what was asked for, and returns the names of the files.
 template <class T>
-std::vector<std::string> write_files(const std::filesystem::path& out, const Problem<T>& x,
-                                     const Result<T>& y, std::size_t rank, bool on_device) {
+void write_files(cli::OutputFiles& files, const Problem<T>& x, const Result<T>& y,
+                 std::size_t rank, bool on_device) {
   const Index B = x.Q.B(), H = x.Q.H();
-  std::vector<std::string> files;
-  const auto write = [&](const char* name, const NpyArray& array) {
-    write_npy(out / name, array);
-    files.push_back((out / name).string());
-  };
-  write("o.npy", cli::heads_to_npy(y.O, rank));
-  write("lse.npy", cli::rows_to_npy(y.LSE, B, H, rank));
-  write("mask.npy",
-        cli::heads_to_npy(
-            x.mask ? *x.mask : computed_mask(B, H, x.Q.N(), x.K.N(), x.dropout, on_device),
-            rank));
+  files.write("o.npy", cli::heads_to_npy(y.O, rank));
+  files.write("lse.npy", cli::rows_to_npy(y.LSE, B, H, rank));
+  files.write("mask.npy", cli::heads_to_npy(x.mask ? *x.mask
+                                                   : computed_mask(B, H, x.Q.N(), x.K.N(),
+                                                                   x.dropout, on_device),
+                                            rank));
   if (x.dO) {
-    write("dq.npy", cli::heads_to_npy(y.dQ, rank));
-    write("dk.npy", cli::heads_to_npy(y.dK, rank));
-    write("dv.npy", cli::heads_to_npy(y.dV, rank));
+    files.write("dq.npy", cli::heads_to_npy(y.dQ, rank));
+    files.write("dk.npy", cli::heads_to_npy(y.dK, rank));
+    files.write("dv.npy", cli::heads_to_npy(y.dV, rank));
   }
-  return files;
 }
 
 template <class T>
 void print_json(const Problem<T>& x, const cli::CommonOptions& common,
-                const std::string& device, const std::vector<std::string>& files) {
+                const cli::OutputFiles& files) {
   const Index stored_bytes = x.Q.B() * x.Q.H() * x.Q.N() * x.K.N();
   cli::Report report;
-  report.set("chapter", "12_dropout");
-  report.set("device", common.device);
-  report.set("device_name", device);
+  cli::report_start(report, "12_dropout", common);
   report.set("batch", x.Q.B());
   report.set("heads", x.Q.H());
   report.set("kv_heads", x.K.H());
   report.set("nq", x.Q.N());
   report.set("nk", x.K.N());
   report.set("d", x.Q.d());
-  report.set("br", x.tile.Br);
-  report.set("bc", x.tile.Bc);
-  report.set("scale", resolve_scale<T>(common.scale, x.Q.d()));
-  report.set("causal", common.causal);
+  cli::report_attention(report, x.tile, resolve_scale<T>(common.scale, x.Q.d()), common.causal);
   report.set("dropout", x.dropout.p);
   report.set("seed", x.dropout.seed);
   report.set("offset", x.dropout.offset);
   report.set("mask", x.mask ? "stored" : "computed");
   report.set("mask_bytes", x.mask ? stored_bytes : Index{sizeof(Dropout)});
   report.set("mask_bytes_if_stored", stored_bytes);
-  report.set("files", files);
+  report.set("files", files.names());
   report.print();
 }
 
 template <class T>
 void print_text(const Problem<T>& x, const cli::CommonOptions& common,
-                const std::string& device, const std::vector<std::string>& files) {
+                const cli::OutputFiles& files) {
   const Index B = x.Q.B(), H = x.Q.H(), Nq = x.Q.N(), Nk = x.K.N(), d = x.Q.d();
   print(
       "dropout on {} ({}): Q [{}, {}, {}, {}], K and V [{}, {}, {}, {}], Br = {}, Bc = {}, "
       "scale = {:.6g}, {}\n",
-      common.device, device, B, H, Nq, d, B, x.K.H(), Nk, d, x.tile.Br, x.tile.Bc,
-      resolve_scale<T>(common.scale, d), common.causal ? "causal" : "no mask");
+      common.device, cli::computing_device(common), B, H, Nq, d, B, x.K.H(), Nk, d, x.tile.Br,
+      x.tile.Bc, resolve_scale<T>(common.scale, d), common.causal ? "causal" : "no mask");
   if (x.mask) {
     print("p = {}; the mask is stored, in {} bytes\n", x.dropout.p, B * H * Nq * Nk);
   } else {
@@ -419,7 +379,7 @@ void print_text(const Problem<T>& x, const cli::CommonOptions& common,
         "{} bytes)\n",
         x.dropout.p, x.dropout.seed, x.dropout.offset, sizeof(Dropout), B * H * Nq * Nk);
   }
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 template <class T>
@@ -428,18 +388,15 @@ void run_tool(const cli::Batch<T>& batch, const Files& files, const Dropout& dro
   Problem<T> x{batch.Q, batch.K, batch.V, {}, dropout, {}, {}, common.causal, common.scale};
   read_rest(files, x);
   x.tile = choose_tile(x, common);
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  cli::OutputFiles written(common.out);
 
   const bool on_device = common.device != "cpu";
   const Result<T> y = on_device ? compute_on_device(x) : compute_on_cpu(x);
-  std::vector<std::string> written;
-  if (out) written = write_files(*out, x, y, batch.rank, on_device);
-  const std::string device = on_device ? device_name() : "cpu";
+  if (common.out) write_files(written, x, y, batch.rank, on_device);
   if (common.json) {
-    print_json(x, common, device, written);
+    print_json(x, common, written);
   } else {
-    print_text(x, common, device, written);
+    print_text(x, common, written);
   }
 }
 

@@ -3,16 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/cli/common_options.hpp"
 #include "common/cli/error.hpp"
-#include "common/cli/input.hpp"
+#include "common/cli/qkv.hpp"
 #include "common/tensor/heads_array.hpp"
 #include "common/tensor/npy_matrix.hpp"
-#include "common/tensor/random_matrix.hpp"
+#include "common/tensor/random_heads.hpp"
 
 namespace flash_steps::cli {
 
@@ -20,38 +19,22 @@ template <class T>
 struct Batch {
   HeadsArray<T> Q, K, V;  // [B, H, Nq, d], [B, Hkv, Nk, d], [B, Hkv, Nk, d]
   std::size_t rank = 4;   // of the outputs: 2 if q's file is [N, d]
-};
 
-struct BatchFiles {
-  std::optional<std::string> q, k, v;
+  template <class To>
+  Batch<To> cast() const {
+    return {Q.template cast<To>(), K.template cast<To>(), V.template cast<To>(), rank};
+  }
 };
 
 // --q --k --v, all or none, or --batch --heads --kv-heads --n --nk --d --seed for random input.
-inline void add_batch_input(Options& options, BatchFiles& files, CommonOptions& common) {
-  options.group("Input");
-  options.add("--q", files.q, "queries, .npy [B, H, Nq, d] or [Nq, d], f4 or f8");
-  options.add("--k", files.k, "keys, .npy [B, Hkv, Nk, d] or [Nk, d]");
-  options.add("--v", files.v, "values, .npy [B, Hkv, Nk, d] or [Nk, d]");
+inline void add_batch_input(Options& options, QkvFiles& files, CommonOptions& common) {
+  add_qkv(options, files, "[B, H, Nq, d] or [Nq, d]", "[B, Hkv, Nk, d] or [Nk, d]");
   add_batch(options, common);
   add_sizes(options, common);
-  options.all_or_none({"--q", "--k", "--v"});
   options.exclusive({"--q"}, {"--batch", "--heads", "--kv-heads", "--n", "--nk", "--d"});
 }
 
-// [B, H, N, d] independent normal numbers, every head its own. Head (b, h) takes stream
-// 3 (b H + h) + which of the seed, `which` being 0, 1, 2 for Q, K, V.
-template <class T>
-HeadsArray<T> random_heads(std::int64_t B, std::int64_t H, std::int64_t N, std::int64_t d,
-                           std::uint64_t seed, std::uint64_t which) {
-  HeadsArray<T> heads(B, H, N, d);
-  for (std::int64_t b = 0; b < B; ++b) {
-    for (std::int64_t h = 0; h < H; ++h) {
-      const auto stream = 3 * static_cast<std::uint64_t>(b * H + h) + which;
-      heads.head(b, h) = random_matrix<T>(N, d, seed, stream);
-    }
-  }
-  return heads;
-}
+using flash_steps::random_heads;
 
 template <class T>
 Batch<T> random_batch(std::int64_t B, std::int64_t H, std::int64_t Hkv, std::int64_t Nq,
@@ -101,28 +84,16 @@ inline Batch<float> random_batch(const CommonOptions& common) {
 // Calls run(Batch<float>), or run(Batch<double>) for f8 files. Throws UsageError for files
 // whose types or shapes do not fit, a head dimension beyond 256, or heads that do not group.
 template <class Run>
-void with_batch(const BatchFiles& files, const CommonOptions& common, const Run& run) {
-  if (!files.q) {
-    return run(random_batch(common));
-  }
+void with_batch(const QkvFiles& files, const CommonOptions& common, const Run& run) {
+  if (!files.q) return run(random_batch(common));
   std::size_t rank = 4;
   const Input q = read_heads(*files.q, "--q", &rank), k = read_heads(*files.k, "--k"),
               v = read_heads(*files.v, "--v");
-  require_same_dtype({&q, &k, &v});
-  Dimensions sizes;
-  sizes.require(q, {"B", "H", "Nq", "d"});
-  sizes.require(k, {"B", "Hkv", "Nk", "d"});
-  sizes.require(v, {"B", "Hkv", "Nk", "d"});
-  sizes.require_range("d", 1, 256);
+  const Dimensions sizes = require_qkv(q, k, v, {"B", "H", "Nq", "d"}, {"B", "Hkv", "Nk", "d"});
   require_groups(sizes["H"], sizes["Hkv"], k.file);
-  const auto batch = [&]<class T>(T) {
-    return Batch<T>{to_heads<T>(q), to_heads<T>(k), to_heads<T>(v), rank};
-  };
-  if (dtype_name(q.array) == std::string("f8")) {
-    run(batch(double{}));
-  } else {
-    run(batch(float{}));
-  }
+  with_dtype(q, [&]<class T>(T) {
+    run(Batch<T>{to_heads<T>(q), to_heads<T>(k), to_heads<T>(v), rank});
+  });
 }
 
 // [B, H, N, d], or [N, d] if the rank is 2 (then B = H = 1).

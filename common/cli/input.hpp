@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "common/tensor/npy.hpp"
@@ -27,6 +28,13 @@ enum class Content {
 // Reads the .npy file `path`, given by `option`.
 Input read_input(const std::string& path, const std::string& option,
                  Content content = Content::kData);
+
+// Calls run(float{}) for data that is f4, run(double{}) for f8.
+template <class Run>
+void with_dtype(const Input& input, const Run& run) {
+  if (std::holds_alternative<std::vector<double>>(input.array.data)) return run(double{});
+  run(float{});
+}
 
 // Files that are computed with together have one type: "k.npy is f8, but q.npy is f4".
 void require_same_dtype(const std::vector<const Input*>& inputs);

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "common/cli/error.hpp"
+#include "common/cli/print.hpp"
 
 namespace flash_steps::cli {
 
@@ -20,6 +21,16 @@ std::filesystem::path make_output_directory(const std::string& directory) {
                                  directory, error.message()));
   }
   return directory;
+}
+
+void OutputFiles::write(const std::string& name, const NpyArray& array) {
+  if (!directory_) return;
+  write_npy(*directory_ / name, array);
+  names_.push_back((*directory_ / name).string());
+}
+
+void OutputFiles::print() const {
+  for (const std::string& name : names_) cli::print("wrote {}\n", name);
 }
 
 }  // namespace flash_steps::cli

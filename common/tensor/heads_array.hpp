@@ -1,6 +1,7 @@
 // A batch of heads [B, H, N, d] that owns its memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -30,6 +31,15 @@ class HeadsArray {
   std::int64_t d() const { return layout_.d; }
   const std::vector<T>& elements() const { return elements_; }
   std::vector<T>& elements() { return elements_; }
+
+  // The same numbers in another type.
+  template <class To>
+  HeadsArray<To> cast() const {
+    HeadsArray<To> result(B(), H(), N(), d());
+    std::transform(elements_.begin(), elements_.end(), result.elements().begin(),
+                   [](T element) { return static_cast<To>(element); });
+    return result;
+  }
 
   HeadsView<T> view() { return {elements_.data(), layout_}; }
   HeadsView<const T> view() const { return {elements_.data(), layout_}; }
