@@ -227,7 +227,7 @@ void compare_times() {
 // ---- the tool
 
 template <class T>
-Matrix<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
+Matrix<T> forward(const Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
   Matrix<T> O(head.Q.rows(), head.Q.cols());
   if (common.device == "cpu") {
     causal_forward_cpu<T>(head.Q, head.K, head.V, O, tile, common.causal, common.scale);
@@ -243,7 +243,7 @@ Matrix<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Ti
 }
 
 template <class T>
-void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
+void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
   const Tiling tile = cli::chosen_tile(common, default_tiling(d, cli::tile_bytes(common)));
   cli::OutputFiles files(common.out);

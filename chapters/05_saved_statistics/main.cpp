@@ -148,7 +148,7 @@ void compare_types() {
 void compare_devices() {
   const Index Nq = 150, Nk = 100, d = 40;
   const Tiling tile{.Br = 16, .Bc = 32};
-  const auto [Q, K, V] = cli::random_head(Nq, Nk, d, 0);
+  const auto [Q, K, V] = random_head(Nq, Nk, d, 0);
   const auto exact = reference_attention(Q.cast<double>(), K.cast<double>(), V.cast<double>(),
                                          {.causal = true});
   print(
@@ -185,11 +185,11 @@ void compare_devices() {
 // ---- the tool
 
 template <class T>
-Saved<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
+Saved<T> forward(const Head<T>& head, const cli::CommonOptions& common, Tiling tile) {
   if (common.device == "cpu") {
     return forward_cpu<T>(head.Q, head.K, head.V, tile, common.causal, common.scale);
   }
-  const cli::Head<float> in = head.template cast<float>();
+  const Head<float> in = head.template cast<float>();
   const Index Nq = in.Q.rows();
   DeviceMatrix<float> O(Nq, in.Q.cols());
   DeviceArray<float> m(Nq), l(Nq), LSE(Nq);
@@ -200,7 +200,7 @@ Saved<T> forward(const cli::Head<T>& head, const cli::CommonOptions& common, Til
 }
 
 template <class T>
-void run_tool(const cli::Head<T>& head, const cli::CommonOptions& common) {
+void run_tool(const Head<T>& head, const cli::CommonOptions& common) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
   const Tiling tile = cli::chosen_tile(common, default_tiling(d, cli::tile_bytes(common)));
   cli::OutputFiles files(common.out);

@@ -9,22 +9,11 @@
 #include "common/cli/common_options.hpp"
 #include "common/cli/error.hpp"
 #include "common/cli/qkv.hpp"
+#include "common/tensor/attention_input.hpp"
 #include "common/tensor/heads_array.hpp"
 #include "common/tensor/npy_matrix.hpp"
-#include "common/tensor/random_heads.hpp"
 
 namespace flash_steps::cli {
-
-template <class T>
-struct Batch {
-  HeadsArray<T> Q, K, V;  // [B, H, Nq, d], [B, Hkv, Nk, d], [B, Hkv, Nk, d]
-  std::size_t rank = 4;   // of the outputs: 2 if q's file is [N, d]
-
-  template <class To>
-  Batch<To> cast() const {
-    return {Q.template cast<To>(), K.template cast<To>(), V.template cast<To>(), rank};
-  }
-};
 
 // --q --k --v, all or none, or --batch --heads --kv-heads --n --nk --d --seed for random input.
 inline void add_batch_input(Options& options, QkvFiles& files, CommonOptions& common) {
@@ -35,13 +24,6 @@ inline void add_batch_input(Options& options, QkvFiles& files, CommonOptions& co
 }
 
 using flash_steps::random_heads;
-
-template <class T>
-Batch<T> random_batch(std::int64_t B, std::int64_t H, std::int64_t Hkv, std::int64_t Nq,
-                      std::int64_t Nk, std::int64_t d, std::uint64_t seed) {
-  return {random_heads<T>(B, H, Nq, d, seed, 0), random_heads<T>(B, Hkv, Nk, d, seed, 1),
-          random_heads<T>(B, Hkv, Nk, d, seed, 2)};
-}
 
 // Reads a file of heads; [N, d] is taken as [1, 1, N, d]. *rank is what the file has.
 inline Input read_heads(const std::string& path, const std::string& option,
@@ -77,8 +59,8 @@ inline void require_groups(std::int64_t heads, std::int64_t kv_heads,
 inline Batch<float> random_batch(const CommonOptions& common) {
   const std::int64_t Hkv = common.kv_heads.value_or(common.heads);
   require_groups(common.heads, Hkv);
-  return random_batch<float>(common.batch, common.heads, Hkv, common.n,
-                             common.nk.value_or(common.n), common.d, common.seed);
+  return flash_steps::random_batch<float>(common.batch, common.heads, Hkv, common.n,
+                                          common.nk.value_or(common.n), common.d, common.seed);
 }
 
 // Calls run(Batch<float>), or run(Batch<double>) for f8 files. Throws UsageError for files

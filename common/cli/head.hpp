@@ -3,31 +3,16 @@
 
 #include "common/cli/common_options.hpp"
 #include "common/cli/qkv.hpp"
+#include "common/tensor/attention_input.hpp"
 #include "common/tensor/npy_matrix.hpp"
-#include "common/tensor/random_matrix.hpp"
 
 namespace flash_steps::cli {
-
-template <class T>
-struct Head {
-  Matrix<T> Q, K, V;  // (Nq, d), (Nk, d), (Nk, d)
-
-  template <class To>
-  Head<To> cast() const {
-    return {Q.template cast<To>(), K.template cast<To>(), V.template cast<To>()};
-  }
-};
 
 // --q --k --v, all or none, or --n --nk --d --seed for random input.
 inline void add_head(Options& options, QkvFiles& files, CommonOptions& common) {
   add_qkv(options, files, "[Nq, d]", "[Nk, d]");
   add_sizes(options, common);
   options.exclusive({"--q"}, {"--n", "--nk", "--d"});
-}
-
-inline Head<float> random_head(Index Nq, Index Nk, Index d, std::uint64_t seed) {
-  return {random_matrix<float>(Nq, d, seed, 0), random_matrix<float>(Nk, d, seed, 1),
-          random_matrix<float>(Nk, d, seed, 2)};
 }
 
 // Calls run(Head<float>), or run(Head<double>) for f8 files. Throws UsageError for files whose

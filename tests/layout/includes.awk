@@ -31,7 +31,7 @@ function outsider(path, header) {
 # Device code and what it is called through: nvcc compiles these.
 function is_device(path) { return path ~ /\.cuh?$/ || path ~ /_cuda\.hpp$/ }
 
-function is_lesson(path) { return chapter(path) != "" && path !~ /\/(main|bench)[^\/]*\.cpp$/ }
+function is_lesson(path) { return chapter(path) != "" && path !~ /\/((main|bench)[^\/]*\.cpp|demonstration\.hpp)$/ }
 
 # Looks for headers that match `pattern` in what `path` includes, directly or not. Returns the chain
 # "a.hpp -> b.hpp -> Eigen/Core" or "".
