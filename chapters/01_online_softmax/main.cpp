@@ -10,6 +10,7 @@
 #include "chapters/01_online_softmax/online_softmax_cuda.hpp"
 #include "chapters/01_online_softmax/wrong_versions.hpp"
 #include "common/cli/cli.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
@@ -155,45 +156,36 @@ struct Request {
 };
 
 template <class T>
-void report(const Request& request, const Softmax<T>& softmax,
-            const std::vector<std::string>& files) {
-  const std::string& device = request.common.device;
-  const std::string name = device == "cpu" ? "cpu" : device_name();
+void report(const Request& request, const Softmax<T>& softmax, const cli::OutputFiles& files) {
   const SoftmaxState<T> state = softmax.state;
   if (request.common.json) {
     cli::Report json;
-    json.set("chapter", "01_online_softmax");
-    json.set("device", device);
-    json.set("device_name", name);
+    cli::report_start(json, "01_online_softmax", request.common);
     json.set("width", request.width);
     json.set("n", softmax.p.size());
     json.set("m", state.m);
     json.set("l", state.l);
     json.set("lse", lse(state));
-    json.set("files", files);
+    json.set("files", files.names());
     json.print();
     return;
   }
-  print("online softmax on {} ({}{}): N = {}\n", device, name,
-        request.width ? ", one " + *request.width : "", softmax.p.size());
+  print("online softmax on {} ({}{}): N = {}\n", request.common.device,
+        cli::computing_device(request.common), request.width ? ", one " + *request.width : "",
+        softmax.p.size());
   if (std::isnan(state.l)) {
     print("l = LSE = nan: x has a NaN or +inf\n");
   } else {
     print("m = {}\nl = {}\nLSE = m + ln l = {}\n", state.m, state.l, lse(state));
   }
-  for (const std::string& file : files) print("wrote {}\n", file);
+  files.print();
 }
 
 template <class T>
 void run_tool(const Request& request, const Vector<T>& x) {
-  std::optional<std::filesystem::path> out;
-  if (request.common.out) out = cli::make_output_directory(*request.common.out);
+  cli::OutputFiles files(request.common.out);
   const auto finish = [&](const auto& softmax) {
-    std::vector<std::string> files;
-    if (out) {
-      write_npy(*out / "softmax.npy", to_npy(softmax.p));
-      files.push_back((*out / "softmax.npy").string());
-    }
+    files.write("softmax.npy", to_npy(softmax.p));
     report(request, softmax, files);
   };
   if (request.common.device == "cpu") return finish(softmax_on_cpu(x));

@@ -13,6 +13,7 @@
 #include "chapters/02_io_counting/standard_attention.hpp"
 #include "chapters/02_io_counting/standard_attention_cuda.hpp"
 #include "common/cli/cli.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
@@ -288,12 +289,9 @@ std::vector<Job> plan(Index Nq, Index Nk, Index d, const ToolOptions& tool) {
 }
 
 void print_json(const std::vector<Job>& jobs, Index Nq, Index Nk, Index d,
-                const ToolOptions& tool, const std::string& device,
-                const std::vector<std::string>& files) {
+                const ToolOptions& tool, const cli::OutputFiles& files) {
   cli::Report report;
-  report.set("chapter", "02_io_counting");
-  report.set("device", tool.device);
-  report.set("device_name", device);
+  cli::report_start(report, "02_io_counting", tool);
   report.set("nq", Nq);
   report.set("nk", Nk);
   report.set("d", d);
@@ -321,7 +319,7 @@ void print_json(const std::vector<Job>& jobs, Index Nq, Index Nk, Index d,
     report.set({"bytes", job.algorithm.c_str(), "read"}, bytes.read_bytes);
     report.set({"bytes", job.algorithm.c_str(), "written"}, bytes.written_bytes);
   }
-  report.set("files", files);
+  report.set("files", files.names());
   report.print();
 }
 
@@ -347,8 +345,7 @@ void print_prose(const std::vector<Job>& jobs, Index Nq, Index Nk, Index d,
 template <class T>
 void run_tool(std::vector<Job> jobs, const Head<T>& head, const ToolOptions& tool) {
   const Index Nq = head.Q.rows(), Nk = head.K.rows(), d = head.Q.cols();
-  std::optional<std::filesystem::path> out;
-  if (tool.out) out = cli::make_output_directory(*tool.out);
+  cli::OutputFiles files(tool.out);
 
   Matrix<T> O;
   for (Job& job : jobs) {
@@ -357,18 +354,13 @@ void run_tool(std::vector<Job> jobs, const Head<T>& head, const ToolOptions& too
                       : count_on_device(job.algorithm, head, job.tile, tool.scale, O);
     if (job.counted) check(job.algorithm + " on " + tool.device, *job.counted, job.predicted);
   }
-  std::vector<std::string> files;
-  if (out) {
-    write_npy(*out / "o.npy", to_npy(O));
-    files.push_back((*out / "o.npy").string());
-  }
-  const std::string device = tool.device == "cpu" ? "cpu" : device_name();
+  files.write("o.npy", to_npy(O));
   if (tool.json) {
-    print_json(jobs, Nq, Nk, d, tool, device, files);
+    print_json(jobs, Nq, Nk, d, tool, files);
     return;
   }
-  print_prose(jobs, Nq, Nk, d, tool, device);
-  for (const std::string& file : files) print("wrote {}\n", file);
+  print_prose(jobs, Nq, Nk, d, tool, cli::computing_device(tool));
+  files.print();
 }
 
 void run_files(const ToolOptions& tool) {

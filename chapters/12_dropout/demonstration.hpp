@@ -12,7 +12,6 @@
 #include "common/cli/cli.hpp"
 #include "common/device/eigen.hpp"
 #include "common/reference/heads.hpp"
-#include "common/tensor/attention_input.hpp"
 #include "common/tensor/random_heads.hpp"
 #include "common/tensor/relative_error.hpp"
 

@@ -8,6 +8,7 @@
 #include "template_cuda.hpp"
 
 #include "common/cli/cli.hpp"
+#include "common/cli/tool.hpp"
 #include "common/device/eigen.hpp"
 #include "common/tensor/npy_matrix.hpp"
 #include "common/tensor/random_matrix.hpp"
@@ -73,40 +74,29 @@ Vector<T> scaled(const Vector<T>& x, const Request& request) {
 template <class T>
 void run_tool(const Vector<T>& x, const Request& request) {
   const cli::CommonOptions& common = request.common;
-  std::optional<std::filesystem::path> out;
-  if (common.out) out = cli::make_output_directory(*common.out);
+  cli::OutputFiles files(common.out);
 
   const Vector<T> y = scaled(x, request);
-  std::vector<std::string> files;
-  if (out) {
-    write_npy(*out / "y.npy", to_npy(y));
-    files.push_back((*out / "y.npy").string());
-  }
-  const std::string device = common.device == "cpu" ? "cpu" : device_name();
+  files.write("y.npy", to_npy(y));
   if (common.json) {
     cli::Report report;
-    report.set("chapter", "_template");
-    report.set("device", common.device);
-    report.set("device_name", device);
+    cli::report_start(report, "_template", common);
     report.set("n", x.size());
     report.set("a", request.a);
-    report.set("files", files);
+    report.set("files", files.names());
     report.print();
     return;
   }
-  print("scale on {} ({}): N = {}, a = {}\n", common.device, device, x.size(), request.a);
-  for (const std::string& file : files) print("wrote {}\n", file);
+  print("scale on {} ({}): N = {}, a = {}\n", common.device, cli::computing_device(common),
+        x.size(), request.a);
+  files.print();
 }
 
 void run_file(const Request& request) {
   const cli::Input x = cli::read_input(*request.x, "--x");
   cli::Dimensions sizes;
   sizes.require(x, {"N"});
-  if (dtype_name(x.array) == std::string("f8")) {
-    run_tool(to_vector<double>(x.array, x.file), request);
-  } else {
-    run_tool(to_vector<float>(x.array, x.file), request);
-  }
+  cli::with_dtype(x, [&]<class T>(T) { run_tool(to_vector<T>(x.array, x.file), request); });
 }
 
 void run(const cli::Arguments& arguments) {
