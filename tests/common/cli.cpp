@@ -274,33 +274,33 @@ TEST_CASE("cpu: help wins over other mistakes and shows all there is to know") {
        {"--help", "-h", "--n x --help", "--nn --help", "--n 1 --n 2 -h", "--help --help"}) {
     CHECK_THROWS_AS(Sample().options.parse(words(line)), cli::HelpRequested);
   }
-  CHECK(
-      Sample().options.help() ==
-      "A sample.\n"
-      "Usage: sample [OPTIONS]\n"
-      "\n"
-      "Input:\n"
-      "  --q PATH                    queries\n"
-      "  --k PATH                    keys\n"
-      "\n"
-      "Sizes:\n"
-      "  --any N                     any integer (default 7)\n"
-      "  --n N                       rows (>= 0; default 128)\n"
-      "  --br N                      rows of a tile (from 1 to 1024)\n"
-      "  --seed N                    seed (default 0)\n"
-      "  --p X                       a probability (default 0.5)\n"
-      "  --scale X                   factor\n"
-      "\n"
-      "Output:\n"
-      "  --json                      JSON\n"
-      "  --device cpu|sim|cuda       where (default cpu)\n"
-      "  --order q_outer|kv_outer    loops\n"
-      "  -h,--help                   print this text\n"
-      "\n"
-      "Without arguments: a short narrated demonstration.\n"
-      "Exit codes: 0 done; 1 a cross-check, the device, memory or writing failed; 2 bad usage "
-      "or input,\nor a directory --out that cannot be used.\n"
-      "Example: sample --q q.npy --k k.npy\n");
+  CHECK(Sample().options.help() ==
+        "A sample.\n"
+        "Usage: sample [OPTIONS]\n"
+        "\n"
+        "Input:\n"
+        "  --q PATH                    queries\n"
+        "  --k PATH                    keys\n"
+        "\n"
+        "Sizes:\n"
+        "  --any N                     any integer (default 7)\n"
+        "  --n N                       rows (>= 0; default 128)\n"
+        "  --br N                      rows of a tile (from 1 to 1024)\n"
+        "  --seed N                    seed (default 0)\n"
+        "  --p X                       a probability (default 0.5)\n"
+        "  --scale X                   factor\n"
+        "\n"
+        "Output:\n"
+        "  --json                      JSON\n"
+        "  --device cpu|sim|cuda       where (default cpu)\n"
+        "  --order q_outer|kv_outer    loops\n"
+        "  -h,--help                   print this text\n"
+        "\n"
+        "Without arguments: a short narrated demonstration.\n"
+        "Exit codes: 0 done; 1 a cross-check, the device, memory or writing failed; 2 bad "
+        "usage or input,\n"
+        "or a directory --out that cannot be used.\n"
+        "Example: sample --q q.npy --k k.npy\n");
 }
 
 TEST_CASE("cpu: common options are registered by group") {
