@@ -44,16 +44,16 @@ struct Options {
 };
 Order order_of(const Options& o, int which) { return kOrders[(o.order + which) % 3]; }
 
-struct Batch {
+struct Inputs {
   Heads Q, K, V;
 };
 struct Result {
   Heads O;
   Floats LSE;
 };
-using Forward = std::function<Result(const Batch&, const Options&)>;
+using Forward = std::function<Result(const Inputs&, const Options&)>;
 
-Result on_cpu(const Batch& in, const Options& o) {
+Result on_cpu(const Inputs& in, const Options& o) {
   StridedHeads Q(in.Q, order_of(o, 0), o.order), K(in.K, order_of(o, 1), o.order),
       V(in.V, order_of(o, 2), 2 * o.order), O(nan_like(in.Q), order_of(o, 0), o.order);
   Floats LSE = Floats::Constant(in.Q.B() * in.Q.H(), in.Q.N(), NAN);
@@ -66,7 +66,7 @@ Result on_cpu(const Batch& in, const Options& o) {
 using Launcher =
     std::function<void(const DeviceHeads<float>&, const DeviceHeads<float>&,
                        const DeviceHeads<float>&, DeviceHeads<float>&, DeviceMatrix<float>&)>;
-Result launched(const Batch& in, const Options& o, const Launcher& launcher) {
+Result launched(const Inputs& in, const Options& o, const Launcher& launcher) {
   const auto Q = to_device(in.Q, order_of(o, 0)), K = to_device(in.K, order_of(o, 1)),
              V = to_device(in.V, order_of(o, 2));
   DeviceHeads<float> O(layout(order_of(o, 1), in.Q));  // a new array is NaN
@@ -76,14 +76,14 @@ Result launched(const Batch& in, const Options& o, const Launcher& launcher) {
   return {taken_out(O), to_host(LSE)};
 }
 
-Result on_device(const Batch& in, const Options& o) {
+Result on_device(const Inputs& in, const Options& o) {
   return launched(in, o, [&](const auto& Q, const auto& K, const auto& V, auto& O, auto& LSE) {
     batched_forward_cuda(Q, K, V, O, LSE, o.tile, o.causal, o.scale);
   });
 }
 
 Forward on_rung(std::int64_t rung) {
-  return [rung](const Batch& in, const Options& o) {
+  return [rung](const Inputs& in, const Options& o) {
     return launched(in, o,
                     [&](const auto& Q, const auto& K, const auto& V, auto& O, auto& LSE) {
                       forward_rung(rung, Q, K, V, O, LSE, o.causal, o.scale);
@@ -99,15 +99,15 @@ void on_device_and_rungs(const std::function<void(const Forward&)>& body) {
   }
 }
 
-void check_exact(const Forward& forward, const Batch& in, const Options& o) {
+void check_exact(const Forward& forward, const Inputs& in, const Options& o) {
   check_outputs(forward(in, o),
                 reference(in.Q, in.K, in.V, {.scale = o.scale, .causal = o.causal}));
 }
 
-Batch random_batch(const BatchSize& s, std::uint64_t seed = 0) {
-  return {cli::random_heads<float>(s.B, s.H, s.Nq, s.d, seed, 0),
-          cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 1),
-          cli::random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 2)};
+Inputs random_batch(const BatchSize& s, std::uint64_t seed = 0) {
+  return {random_heads<float>(s.B, s.H, s.Nq, s.d, seed, 0),
+          random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 1),
+          random_heads<float>(s.B, s.Hkv, s.Nk, s.d, seed, 2)};
 }
 
 // ---- bodies: forward
@@ -115,7 +115,7 @@ Batch random_batch(const BatchSize& s, std::uint64_t seed = 0) {
 void ragged_sizes(const Forward& forward, std::initializer_list<Index> queries,
                   std::initializer_list<Index> keys) {
   each_size(queries, keys, [&](Index Nq, Index Nk) {
-    const Batch in = random_batch({1, 2, 1, Nq, Nk, 20});
+    const Inputs in = random_batch({1, 2, 1, Nq, Nk, 20});
     check_exact(forward, in, {.causal = true});
     check_exact(forward, in, {.causal = false});
   });
@@ -130,11 +130,11 @@ void groups(const Forward& forward) {
                              {3, 4, 2, 4, 4, 4},
                              {1, 1, 1, 5, 5, 3}}) {
     CAPTURE(s);
-    const Batch in = random_batch(s, 1);
+    const Inputs in = random_batch(s, 1);
     check_exact(forward, in, {.causal = true});
 
     // the same as a K/V head of its own for every query head
-    Batch expanded{in.Q, Heads(s.B, s.H, s.Nk, s.d), Heads(s.B, s.H, s.Nk, s.d)};
+    Inputs expanded{in.Q, Heads(s.B, s.H, s.Nk, s.d), Heads(s.B, s.H, s.Nk, s.d)};
     for (Index b = 0; b < s.B; ++b) {
       for (Index h = 0; h < s.H; ++h) {
         expanded.K.head(b, h) = in.K.head(b, h * s.Hkv / s.H);
@@ -150,7 +150,7 @@ void groups(const Forward& forward) {
 void memory_orders(const Forward& forward) {
   for (const BatchSize& s :
        {BatchSize{2, 4, 2, 4, 4, 8}, {2, 4, 2, 21, 34, 12}, {2, 2, 1, 5, 9, 7}}) {
-    const Batch in = random_batch(s, 2);
+    const Inputs in = random_batch(s, 2);
     for (const bool causal : {false, true}) {
       CAPTURE(s);
       check_exact(forward, in, {.causal = causal});
@@ -179,7 +179,7 @@ void head_dimensions(const Forward& forward) {
 }
 
 void scales(const Forward& forward) {
-  const Batch in = random_batch({1, 2, 1, 9, 21, 12}, 4);
+  const Inputs in = random_batch({1, 2, 1, 9, 21, 12}, 4);
   for (const double scale : {0.0, 1.0, -1.0, 0.01, 3.0}) {
     CAPTURE(scale);
     check_exact(forward, in, {.causal = true, .scale = scale});
@@ -239,7 +239,7 @@ void reported_cases(const Forward& forward) {
   check("K20 tilelang 1148", {1}, k, v, {1}, {200}, false);
 
   // K07 FlagGems 5896: the mean of each head's own values
-  Batch in{Heads(1, 2, 3, 2), Heads(1, 2, 3, 2), Heads(1, 2, 3, 2)};
+  Inputs in{Heads(1, 2, 3, 2), Heads(1, 2, 3, 2), Heads(1, 2, 3, 2)};
   for (std::size_t i = 0; i < 12; ++i) in.V.elements()[i] = static_cast<float>(i);
   const Result r = forward(in, {.order = 1});
   for (Index i = 0; i < 3; ++i) {
@@ -269,13 +269,13 @@ void empty_sizes(const Forward& forward) {
 // bit. 70 keys: for rung 3 a full tile and a partial one.
 void nan_and_visibility(const Forward& forward) {
   const BatchSize s{1, 4, 2, 6, 70, 5};
-  const Batch in = random_batch(s, 5);
+  const Inputs in = random_batch(s, 5);
   const Options options{.tile = {4, 32}, .causal = true};
   const Result clean = forward(in, options);
   for (const Index j : {0, 33, 63, 64, 66, 69}) {
     CAPTURE(j);
     const Index seen_from = std::clamp<Index>(j - (s.Nk - s.Nq), 0, s.Nq);
-    Batch bad_K = in, bad_V = in;
+    Inputs bad_K = in, bad_V = in;
     bad_K.K.head(0, 1)(j, 1) = NAN;
     bad_V.V.head(0, 1)(j, 1) = NAN;
     const Result by_K = forward(bad_K, options), by_V = forward(bad_V, options);
@@ -293,7 +293,7 @@ void nan_and_visibility(const Forward& forward) {
       CHECK(same_bits(by_V.O.head(0, h).col(0), O.col(0)));
     }
   }
-  Batch bad_Q = in;
+  Inputs bad_Q = in;
   bad_Q.Q.head(0, 1)(2, 0) = NAN;
   Result by_Q = forward(bad_Q, options);
   CHECK(by_Q.O.head(0, 1).row(2).array().isNaN().all());
@@ -315,7 +315,7 @@ void nan_and_visibility(const Forward& forward) {
 // reported size.
 void repeatable(const Forward& forward) {
   const bool gpu = device_available() && !simulated();
-  const Batch in = random_batch({1, gpu ? 16 : 2, gpu ? 2 : 1, 129, 129, gpu ? 256 : 40}, 9);
+  const Inputs in = random_batch({1, gpu ? 16 : 2, gpu ? 2 : 1, 129, 129, gpu ? 256 : 40}, 9);
   const Options o{.tile = {32, 32}, .causal = true};
   const Result first = forward(in, o);
   CHECK(as_rows(first.O).allFinite());
@@ -356,9 +356,9 @@ struct OutputGradient {
   Heads dO;
   std::optional<Floats> dLSE = {};
 };
-using Backward = std::function<Gradients(const Batch&, const OutputGradient&, const Options&)>;
+using Backward = std::function<Gradients(const Inputs&, const OutputGradient&, const Options&)>;
 
-Gradients backward_on_cpu(const Batch& in, const OutputGradient& g, const Options& o) {
+Gradients backward_on_cpu(const Inputs& in, const OutputGradient& g, const Options& o) {
   const Result saved = on_cpu(in, {.causal = o.causal, .scale = o.scale});
   StridedHeads Q(in.Q, order_of(o, 0), o.order), K(in.K, order_of(o, 1)),
       V(in.V, order_of(o, 2)), O(saved.O, order_of(o, 1)), dO(g.dO, order_of(o, 2), o.order);
@@ -372,7 +372,7 @@ Gradients backward_on_cpu(const Batch& in, const OutputGradient& g, const Option
   return {taken_out(dQ), taken_out(dK), taken_out(dV)};
 }
 
-Gradients backward_on_device(const Batch& in, const OutputGradient& g, const Options& o) {
+Gradients backward_on_device(const Inputs& in, const OutputGradient& g, const Options& o) {
   const Result saved = on_device(in, {.causal = o.causal, .scale = o.scale});
   const auto put = [&](const Heads& heads, int which) {
     return to_device(heads, order_of(o, which));
@@ -389,7 +389,7 @@ Gradients backward_on_device(const Batch& in, const OutputGradient& g, const Opt
   return {taken_out(dQ), taken_out(dK), taken_out(dV)};
 }
 
-void check_exact_gradients(const Backward& backward, const Batch& in, const OutputGradient& g,
+void check_exact_gradients(const Backward& backward, const Inputs& in, const OutputGradient& g,
                            const Options& o) {
   const Matrix<double> dLSE = g.dLSE ? g.dLSE->cast<double>().eval() : Matrix<double>();
   check_gradients(
@@ -398,7 +398,7 @@ void check_exact_gradients(const Backward& backward, const Batch& in, const Outp
                           g.dLSE ? &dLSE : nullptr));
 }
 OutputGradient random_gradient(const BatchSize& s, bool with_dLSE) {
-  OutputGradient g{cli::random_heads<float>(s.B, s.H, s.Nq, s.d, 77, 0), {}};
+  OutputGradient g{random_heads<float>(s.B, s.H, s.Nq, s.d, 77, 0), {}};
   if (with_dLSE) g.dLSE = random_matrix<float>(s.B * s.H, s.Nq, 78, 0);
   return g;
 }
@@ -415,7 +415,7 @@ void gradients_of_batches(const Backward& backward) {
     for (const bool causal : {false, true}) {
       CAPTURE(s);
       CAPTURE(causal);
-      const Batch in = random_batch(s, 6);
+      const Inputs in = random_batch(s, 6);
       const OutputGradient g = random_gradient(s, causal);
       check_exact_gradients(backward, in, g, {.causal = causal});
       check_exact_gradients(backward, in, g, {.tile = {3, 5}, .causal = causal, .scale = -0.4});
@@ -448,7 +448,7 @@ void reported_gradients(const Backward& backward) {
     check_close(g.dV, doubles(dV), kFloat32);
   };
   {  // K09 levanter 449: the sum over the group
-    Batch in{Heads(1, 2, 1, 1), one_head({0, 1}), one_head({0, 1})};
+    Inputs in{Heads(1, 2, 1, 1), one_head({0, 1}), one_head({0, 1})};
     in.Q.elements() = {1, 2};
     check(backward(in, {Heads(1, 2, 1, 1, 1.0f)}, {.scale = 1.0}), {0.196612, 0.104994},
           {-0.406599, 0.406599}, {0.388144, 1.611856});
@@ -476,12 +476,12 @@ void reported_gradients(const Backward& backward) {
     CHECK(as_rows(g.dV).isZero(0));
   }
   {  // K05 mni-ml 39: every channel has a gradient
-    const Batch in{Heads(1, 1, 2, 100), Heads(1, 1, 3, 100), Heads(1, 1, 3, 100, 1.0f)};
+    const Inputs in{Heads(1, 1, 2, 100), Heads(1, 1, 3, 100), Heads(1, 1, 3, 100, 1.0f)};
     CHECK((as_rows(backward(in, {Heads(1, 1, 2, 100, 1.0f)}, {}).dV).array() != 0).all());
   }
   {  // K19 TransformerEngine 3216: outlier channels and a common offset, two batches, d = 256
     const BatchSize s{2, 4, 1, 9, 9, 256};
-    Batch in = random_batch(s, 8);
+    Inputs in = random_batch(s, 8);
     for (Heads* heads : {&in.Q, &in.K}) {
       for (std::size_t e = 0; e < heads->elements().size(); ++e) {
         float& x = heads->elements()[e];
@@ -496,7 +496,7 @@ void reported_gradients(const Backward& backward) {
 // A NaN stays with its row, the keys that the row sees, and its group.
 void gradients_of_nan(const Backward& backward) {
   const BatchSize s{1, 4, 2, 5, 7, 3};
-  const Batch in = random_batch(s, 12);
+  const Inputs in = random_batch(s, 12);
   OutputGradient g = random_gradient(s, false);
   const Options o{.causal = true};
   const Gradients clean = backward(in, g, o);
@@ -675,10 +675,10 @@ TEST_CASE("cpu: groups are of neighbours") {
 // ---- the CPU's own
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
-  const Batch in = random_batch({2, 4, 2, 33, 65, 16}, 10);
+  const Inputs in = random_batch({2, 4, 2, 33, 65, 16}, 10);
   const auto Q = cast_heads<double>(in.Q), K = cast_heads<double>(in.K),
              V = cast_heads<double>(in.V);
-  const auto dO = cast_heads<double>(cli::random_heads<float>(2, 4, 33, 16, 11, 0));
+  const auto dO = cast_heads<double>(random_heads<float>(2, 4, 33, 16, 11, 0));
   const auto expected =
       reference_attention_heads(Q.view(), K.view(), V.view(), {.causal = true});
   HeadsArray<double> O(2, 4, 33, 16, NAN), dQ = O, dK(2, 2, 65, 16, NAN), dV = dK;
@@ -725,7 +725,7 @@ TEST_CASE("cpu: outputs and gradients of other shapes are named") {
 TEST_CASE("device: any order of the threads gives the same bits") {
   if (!have_device()) return;
   const BatchSize s{1, 2, 1, 20, 70, 10};
-  const Batch in = random_batch(s, 12);
+  const Inputs in = random_batch(s, 12);
   const OutputGradient g = random_gradient(s, true);
   const auto run = [&] {
     std::vector<Result> results;
@@ -757,7 +757,7 @@ TEST_CASE("device: more heads than a grid has blocks along y or z K17") {
 
 TEST_CASE("device: what a kernel is not made for is refused with the limit K17") {
   if (!have_device()) return;
-  const Batch in = random_batch({1, 1, 1, 2, 2, 256});
+  const Inputs in = random_batch({1, 1, 1, 2, 2, 256});
   CHECK(message_of([&] {
           on_device(in, {.tile = {64, 64}});
         }) == does_not_fit("tiles of Br = 64, Bc = 64 with d = 256", 279552));
@@ -774,7 +774,7 @@ TEST_CASE("device: what a kernel is not made for is refused with the limit K17")
 TEST_CASE("device: kernels load and store no more than they must") {
   if (!have_device()) return;
   const Index B = 2, H = 4, Nq = 130, Nk = 130, d = 8;
-  const Batch in = random_batch({B, H, 2, Nq, Nk, d});
+  const Inputs in = random_batch({B, H, 2, Nq, Nk, d});
   const auto floats = [&](const Forward& forward, bool causal) -> std::optional<Traffic> {
     reset_device_traffic();
     forward(in, {.tile = {64, 64}, .causal = causal});

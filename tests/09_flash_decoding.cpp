@@ -62,9 +62,9 @@ Decoded on_device(const Inputs& in, const DecodingOptions& options) {
 
 Inputs random_inputs(Index B, Index H, Index Hkv, Index Nq, Index Nk, Index d,
                      std::uint64_t seed = 0) {
-  return {cli::random_heads<float>(B, H, Nq, d, seed, 0),
-          cli::random_heads<float>(B, Hkv, Nk, d, seed, 1),
-          cli::random_heads<float>(B, Hkv, Nk, d, seed, 2)};
+  return {random_heads<float>(B, H, Nq, d, seed, 0),
+          random_heads<float>(B, Hkv, Nk, d, seed, 1),
+          random_heads<float>(B, Hkv, Nk, d, seed, 2)};
 }
 
 ReferenceHeadsResult exact(const Inputs& in, const DecodingOptions& options) {
@@ -612,9 +612,9 @@ TEST_CASE("device: parts merge in any order and grouping") {
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
   for (const Merge merge : kMerges) {
-    const auto Q = cli::random_heads<double>(2, 4, 3, 16, 1, 0),
-               K = cli::random_heads<double>(2, 2, 70, 16, 1, 1),
-               V = cli::random_heads<double>(2, 2, 70, 16, 1, 2);
+    const auto Q = random_heads<double>(2, 4, 3, 16, 1, 0),
+               K = random_heads<double>(2, 2, 70, 16, 1, 1),
+               V = random_heads<double>(2, 2, 70, 16, 1, 2);
     HeadsArray<double> O(2, 4, 3, 16, NAN);
     Matrix<double> LSE = Matrix<double>::Constant(8, 3, NAN);
     flash_decoding_cpu<double>(Q.view(), K.view(), V.view(), O.view(), LSE,

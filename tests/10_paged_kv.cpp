@@ -71,9 +71,9 @@ Sequences random_sequences(const Lengths& lengths, Index H, Index Hkv, Index Nq,
                            std::uint64_t seed = 0) {
   const auto B = static_cast<Index>(lengths.size());
   const Index longest = BlockTable{B, 0, {}, lengths}.longest();
-  return {cli::random_heads<float>(B, H, Nq, d, seed, 0),
-          cli::random_heads<float>(B, Hkv, longest, d, seed, 1),
-          cli::random_heads<float>(B, Hkv, longest, d, seed, 2), lengths};
+  return {random_heads<float>(B, H, Nq, d, seed, 0),
+          random_heads<float>(B, Hkv, longest, d, seed, 1),
+          random_heads<float>(B, Hkv, longest, d, seed, 2), lengths};
 }
 
 // Into blocks in shuffled order, NaN in slots without a token, and nonsense in entries that are
@@ -310,8 +310,8 @@ void nan_and_visibility(const Attend& attend) {
 void shared_blocks(const Attend& attend, const Contiguous& contiguous) {
   const Index block_size = 3, Hkv = 2, d = 4;
   Inputs in{
-      cli::random_heads<float>(4, 4, 2, d, 8, 0),
-      cli::random_heads<float>(2 * 5, Hkv, block_size, d, 8, 1),
+      random_heads<float>(4, 4, 2, d, 8, 0),
+      random_heads<float>(2 * 5, Hkv, block_size, d, 8, 1),
       {4, 4, {4, 2, 0, 9, /**/ 4, 2, 1, -1, /**/ 2, 2, 2, 2, /**/ 3, 4, 0, 0}, {8, 7, 12, 5}}};
   const DecodingOptions options{.splits = 2, .tile = {4, 4}, .causal = true};
   const Out out = attend(in, options);
@@ -536,9 +536,9 @@ TEST_CASE("device: bad arguments are named") {
 
 TEST_CASE("cpu: float64 agrees with naive attention to rounding") {
   const Lengths lengths{70, 12};
-  const auto Q = cli::random_heads<double>(2, 4, 3, 16, 1, 0),
-             K = cli::random_heads<double>(2, 2, 70, 16, 1, 1),
-             V = cli::random_heads<double>(2, 2, 70, 16, 1, 2);
+  const auto Q = random_heads<double>(2, 4, 3, 16, 1, 0),
+             K = random_heads<double>(2, 2, 70, 16, 1, 1),
+             V = random_heads<double>(2, 2, 70, 16, 1, 2);
   const auto in = scatter_tokens<double>(K.view(), V.view(), lengths, 9, 1, 0, std::nan(""));
   HeadsArray<double> O(2, 4, 3, 16, NAN);
   Matrix<double> LSE = Matrix<double>::Constant(8, 3, NAN);
@@ -735,7 +735,7 @@ void a_cache_lives(const Append& append, const Attend& attend, int steps) {
     CHECK(cache.free_blocks() == blocks - static_cast<Index>(users.size()));
   }
   // what is in the pool, seen through attention
-  const Heads Q = cli::random_heads<float>(B, 4, 1, d, 3, 0);
+  const Heads Q = random_heads<float>(B, 4, 1, d, 3, 0);
   const Out out = attend({Q, pool, cache.table()}, {.splits = 2, .tile = {4, 2}});
   for (Index b = 0; b < B; ++b) {
     const auto& keys = K[static_cast<std::size_t>(b)];

@@ -40,7 +40,7 @@ struct Options {
   Order order = Order::bhnd;  // of all heads in memory
 };
 template <class T>
-struct BatchOf {
+struct InputsOf {
   HeadsArray<T> Q, K, V, dO;
 };
 template <class T>
@@ -52,20 +52,20 @@ template <class T>
 struct GradientsOf {
   HeadsArray<T> dQ, dK, dV;
 };
-using Batch = BatchOf<float>;
+using Inputs = InputsOf<float>;
 using Forward = ForwardOf<float>;
 using Gradients = GradientsOf<float>;
 
 // What a device can do, for bodies that run on both. Outputs start as NaN, and inputs must come
 // back unchanged.
 struct Device {
-  std::function<Forward(const Batch&, const Options&)> forward;
-  std::function<Gradients(const Batch&, const Forward&, const Options&)> backward;
+  std::function<Forward(const Inputs&, const Options&)> forward;
+  std::function<Gradients(const Inputs&, const Forward&, const Options&)> backward;
   std::function<Bytes(Index B, Index H, Index Nq, Index Nk, const Dropout&)> mask;
 };
 
 template <class T>
-ForwardOf<T> forward_cpu(const BatchOf<T>& x, const Options& o) {
+ForwardOf<T> forward_cpu(const InputsOf<T>& x, const Options& o) {
   const StridedHeads Q(x.Q, o.order), K(x.K, o.order), V(x.V, o.order);
   const StridedHeads mask(o.mask ? *o.mask : Bytes(), o.order);
   StridedHeads O(nan_like(x.Q), o.order);
@@ -78,7 +78,7 @@ ForwardOf<T> forward_cpu(const BatchOf<T>& x, const Options& o) {
 }
 
 template <class T>
-GradientsOf<T> backward_cpu(const BatchOf<T>& x, const ForwardOf<T>& y, const Options& o) {
+GradientsOf<T> backward_cpu(const InputsOf<T>& x, const ForwardOf<T>& y, const Options& o) {
   const StridedHeads Q(x.Q, o.order), K(x.K, o.order), V(x.V, o.order), dO(x.dO, o.order),
       O(y.O, o.order);
   const StridedHeads mask(o.mask ? *o.mask : Bytes(), o.order);
@@ -100,7 +100,7 @@ Bytes mask_cpu(Index B, Index H, Index Nq, Index Nk, const Dropout& dropout) {
   return kept;
 }
 
-Forward forward_device(const Batch& x, const Options& o) {
+Forward forward_device(const Inputs& x, const Options& o) {
   const auto Q = to_device(x.Q, o.order), K = to_device(x.K, o.order),
              V = to_device(x.V, o.order);
   const auto mask = to_device(o.mask ? *o.mask : Bytes(), o.order);
@@ -112,7 +112,7 @@ Forward forward_device(const Batch& x, const Options& o) {
   return {taken_out(O), to_host(LSE)};
 }
 
-Gradients backward_device(const Batch& x, const Forward& y, const Options& o) {
+Gradients backward_device(const Inputs& x, const Forward& y, const Options& o) {
   const auto Q = to_device(x.Q, o.order), K = to_device(x.K, o.order),
              V = to_device(x.V, o.order), dO = to_device(x.dO, o.order),
              O = to_device(y.O, o.order);
@@ -158,7 +158,7 @@ Bytes expected_mask(Index B, Index H, Index Nq, Index Nk, const Dropout& dropout
 
 // ---- the oracle
 
-ReferenceHeadsOptions exact_options(const Batch& x, const Options& o) {
+ReferenceHeadsOptions exact_options(const Inputs& x, const Options& o) {
   ReferenceHeadsOptions exact{.scale = o.scale, .causal = o.causal, .dropout = o.dropout.p};
   const Index B = x.Q.B(), H = x.Q.H();
   const Bytes all = o.mask ? *o.mask : expected_mask(B, H, x.Q.N(), x.K.N(), o.dropout);
@@ -168,7 +168,7 @@ ReferenceHeadsOptions exact_options(const Batch& x, const Options& o) {
   return exact;
 }
 
-void check_against_reference(const Device& device, const Batch& x, const Options& o,
+void check_against_reference(const Device& device, const Inputs& x, const Options& o,
                              bool nan_expected = false) {
   const auto exact = exact_options(x, o);
   const Forward y = device.forward(x, o);
@@ -190,11 +190,11 @@ Bytes stored_mask(const std::vector<Matrix<std::uint8_t>>& masks, Index B) {
 // ---- inputs
 
 template <class T = float>
-BatchOf<T> random_batch(const BatchSize& s, std::uint64_t seed = 0) {
-  return {cli::random_heads<T>(s.B, s.H, s.Nq, s.d, seed, 0),
-          cli::random_heads<T>(s.B, s.Hkv, s.Nk, s.d, seed, 1),
-          cli::random_heads<T>(s.B, s.Hkv, s.Nk, s.d, seed, 2),
-          cli::random_heads<T>(s.B, s.H, s.Nq, s.d, seed + 77, 0)};
+InputsOf<T> random_batch(const BatchSize& s, std::uint64_t seed = 0) {
+  return {random_heads<T>(s.B, s.H, s.Nq, s.d, seed, 0),
+          random_heads<T>(s.B, s.Hkv, s.Nk, s.d, seed, 1),
+          random_heads<T>(s.B, s.Hkv, s.Nk, s.d, seed, 2),
+          random_heads<T>(s.B, s.H, s.Nq, s.d, seed + 77, 0)};
 }
 
 Bytes mask_of(Index Nq, Index Nk, const std::vector<std::uint8_t>& kept) {
@@ -203,7 +203,7 @@ Bytes mask_of(Index Nq, Index Nk, const std::vector<std::uint8_t>& kept) {
   return mask;
 }
 // One query of 1 against keys that are their own scores, and dO = 1.
-Batch one_query(const std::vector<float>& scores, const std::vector<float>& values) {
+Inputs one_query(const std::vector<float>& scores, const std::vector<float>& values) {
   return {one_head({1}), one_head(scores), one_head(values), one_head({1})};
 }
 void check_values(const Heads& actual, const std::vector<double>& expected) {
@@ -232,7 +232,7 @@ void mask_of_the_contract(const Device& device) {
 // The mask that a pass really applies. With Q = 0 all weights are 1/Nk, and with values (or
 // gradients) of 1 at a place of their own each weight comes out at a place of its own.
 Bytes mask_of_forward(const Device& device, Index Nq, Index Nk, const Options& o) {
-  Batch x{Heads(2, 2, Nq, Nk), Heads(2, 1, Nk, Nk), Heads(2, 1, Nk, Nk), {}};
+  Inputs x{Heads(2, 2, Nq, Nk), Heads(2, 1, Nk, Nk), Heads(2, 1, Nk, Nk), {}};
   for (Index b = 0; b < 2; ++b) x.V.head(b, 0).setIdentity();
   const Forward y = device.forward(x, o);
   Bytes kept(2, 2, Nq, Nk);
@@ -242,9 +242,9 @@ Bytes mask_of_forward(const Device& device, Index Nq, Index Nk, const Options& o
 }
 
 Bytes mask_of_backward(const Device& device, Index Nq, Index Nk, const Options& o) {
-  const Batch x{Heads(2, 2, Nq, Nq), Heads(2, 2, Nk, Nq), Heads(2, 2, Nk, Nq),
-                Heads(2, 2, Nq, Nq)};
-  Batch with_dO = x;
+  const Inputs x{Heads(2, 2, Nq, Nq), Heads(2, 2, Nk, Nq), Heads(2, 2, Nk, Nq),
+                 Heads(2, 2, Nq, Nq)};
+  Inputs with_dO = x;
   for (Index head = 0; head < 4; ++head) with_dO.dO.head(head / 2, head % 2).setIdentity();
   const Gradients g = device.backward(with_dO, device.forward(x, o), o);
   Bytes kept(2, 2, Nq, Nk);
@@ -294,7 +294,7 @@ void ragged_sizes(const Device& device) {
 }
 
 void tile_shapes(const Device& device) {
-  const Batch x = random_batch({1, 2, 1, 19, 30, 6}, 1);
+  const Inputs x = random_batch({1, 2, 1, 19, 30, 6}, 1);
   for (const Tiling tile : {Tiling{1, 1}, {2, 3}, {8, 5}, {5, 8}, {32, 32}, {7, 100}}) {
     CAPTURE(tile);
     check_against_reference(device, x,
@@ -316,7 +316,7 @@ void grouped_heads(const Device& device) {
 }
 
 void scales_and_rates(const Device& device) {
-  const Batch x = random_batch({1, 2, 2, 13, 13, 12}, 3);
+  const Inputs x = random_batch({1, 2, 2, 13, 13, 12}, 3);
   for (const double scale : {0.0, 1.0, -0.7}) {
     CAPTURE(scale);
     check_against_reference(
@@ -336,7 +336,7 @@ void goldens_agree(const Device& device) {
   for (const HeadsGolden& g : dropout_goldens()) {
     CAPTURE(g.name);
     const Bytes mask = stored_mask(g.masks, g.Q.B());
-    const Batch x{g.Q, g.K, g.V, g.dO};
+    const Inputs x{g.Q, g.K, g.V, g.dO};
     for (const Tiling tile : {Tiling{4, 8}, {16, 16}}) {
       const Options o{.dropout = {.p = g.dropout},
                       .tile = tile,
@@ -353,13 +353,13 @@ void goldens_agree(const Device& device) {
 // p = 0, and a stored mask of ones: the bits of chapter 05, whatever seed and offset are.
 // (On the device `plain` computes a head.)
 void nothing_dropped(const Device& device,
-                     const std::function<Forward(const Batch&, const Options&)>& plain) {
+                     const std::function<Forward(const Inputs&, const Options&)>& plain) {
   for (const BatchSize size :
        {BatchSize{1, 1, 1, 21, 21, 16}, {1, 1, 1, 10, 33, 7}, {1, 1, 1, 33, 10, 5}}) {
     for (const bool causal : {false, true}) {
       CAPTURE(size);
       CAPTURE(causal);
-      const Batch x = random_batch(size, 6);
+      const Inputs x = random_batch(size, 6);
       Bytes ones(1, 1, size.Nq, size.Nk, 1);
       const Options o{
           .dropout = {.p = 0, .seed = 5, .offset = 6}, .tile = {8, 12}, .causal = causal};
@@ -378,7 +378,7 @@ void nothing_dropped(const Device& device,
 // E22: whether the mask is computed again or was stored makes no difference of a bit.
 void stored_or_computed(const Device& device) {
   for (const bool causal : {false, true}) {
-    const Batch x = random_batch({2, 4, 2, 18, 23, 9}, 8);
+    const Inputs x = random_batch({2, 4, 2, 18, 23, 9}, 8);
     const Options computed{
         .dropout = {.p = 0.35, .seed = 77, .offset = 12}, .tile = {8, 6}, .causal = causal};
     const Bytes mask = device.mask(2, 4, 18, 23, computed.dropout);
@@ -391,8 +391,8 @@ void stored_or_computed(const Device& device) {
 
 // K10: the same bits at every run, with memory left over from other work.
 void repeatable(const Device& device) {
-  const Batch x = random_batch({2, 4, 2, 20, 25, 9}, 9),
-              other = random_batch({1, 3, 1, 30, 15, 20});
+  const Inputs x = random_batch({2, 4, 2, 20, 25, 9}, 9),
+               other = random_batch({1, 3, 1, 30, 15, 20});
   const Options o{.dropout = {.p = 0.3, .seed = 1}, .tile = {8, 16}, .causal = true};
   const Forward first = device.forward(x, o);
   const Gradients gradients = device.backward(x, first, o);
@@ -409,7 +409,7 @@ void repeatable(const Device& device) {
 
 // A row whose weights were all dropped is not a row without keys; a row without keys stays one.
 void dropped_and_empty_rows(const Device& device) {
-  const Batch x{one_head({1, 1, 1}), one_head({2}), one_head({5}), one_head({1, 1, 1})};
+  const Inputs x{one_head({1, 1, 1}), one_head({2}), one_head({5}), one_head({1, 1, 1})};
   const Bytes none(1, 1, 3, 1, 0);
   const Options o{.dropout = {.p = 0.5}, .causal = true, .scale = 1.0, .mask = &none};
   const Forward y = device.forward(x, o);
@@ -418,7 +418,7 @@ void dropped_and_empty_rows(const Device& device) {
   CHECK(y.LSE(0, 1) == -kInf<float>);
   CHECK(y.LSE(0, 2) == 2);  // K11 nki-samples 80 (a): its score, not -inf
   // NaN in what a row without keys brings along reaches nothing
-  Batch bad = x;
+  Inputs bad = x;
   bad.Q.elements()[0] = bad.dO.elements()[0] = bad.dO.elements()[1] = NAN;
   const Gradients g = device.backward(bad, device.forward(bad, o), o);
   check_values(g.dQ, {0, 0, 0});
@@ -429,13 +429,13 @@ void dropped_and_empty_rows(const Device& device) {
 // K13: NaN reaches what the contract says, dropped or not, and nothing else.
 void nan_and_infinity(const Device& device) {
   const Options o{.dropout = {.p = 0.5, .seed = 4}, .tile = {2, 4}, .causal = true};
-  const Batch clean = random_batch({1, 2, 1, 7, 9, 3}, 12);
+  const Inputs clean = random_batch({1, 2, 1, 7, 9, 3}, 12);
   const auto at = [](Heads& heads, Index row, Index column) -> float& {
     return heads.head(0, 0)(row, column);
   };
   for (const float bad : {NAN, kInf<float>}) {
     CAPTURE(bad);
-    Batch x = clean;
+    Inputs x = clean;
     at(x.Q, 3, 1) = bad;
     check_against_reference(device, x, o, true);
     x = clean;
@@ -452,7 +452,7 @@ void nan_and_infinity(const Device& device) {
 
 // Heads in other orders and with gaps between their rows, in and out: not a bit changes.
 void heads_anywhere(const Device& device) {
-  const Batch x = random_batch({2, 4, 2, 9, 13, 5}, 14);
+  const Inputs x = random_batch({2, 4, 2, 9, 13, 5}, 14);
   Options o{.dropout = {.p = 0.3, .seed = 2}, .tile = {4, 8}, .causal = true};
   const Forward y = device.forward(x, o);
   const Gradients g = device.backward(x, y, o);
@@ -468,8 +468,8 @@ void heads_anywhere(const Device& device) {
 }
 
 void bad_arguments(const Device& device) {
-  const Batch x = random_batch({2, 4, 2, 3, 5, 8});
-  const auto refused = [&](const std::string& message, const Batch& bad, const Options& o) {
+  const Inputs x = random_batch({2, 4, 2, 3, 5, 8});
+  const auto refused = [&](const std::string& message, const Inputs& bad, const Options& o) {
     CHECK(message_of([&] { device.forward(bad, o); }) == message);
     const Forward y{bad.Q, Floats(bad.Q.B() * bad.Q.H(), bad.Q.N())};
     CHECK(message_of([&] { device.backward(bad, y, o); }) == message);
@@ -485,7 +485,7 @@ void bad_arguments(const Device& device) {
           dropout(0.5, std::int64_t{1} << 32));
   refused("Br must be at least 1, found 0", x, {.tile = {0, 4}});
   refused("the scale must be finite in float32, found 1e+300", x, {.scale = 1e300});
-  Batch bad = x;
+  Inputs bad = x;
   bad.K = Heads(2, 2, 5, 9);
   refused("K must be [2, 2, 5, 8], found [2, 2, 5, 9]", bad, {});
   bad = x;
@@ -509,7 +509,7 @@ void bad_arguments(const Device& device) {
 void reported_cases(const Device& device) {
   // K11 nki-samples 80 (b) and K09 nki-samples 81
   const Bytes outer = mask_of(1, 3, {1, 0, 1});
-  const Batch x = one_query({0, 1, 2}, {1, 2, 4});
+  const Inputs x = one_query({0, 1, 2}, {1, 2, 4});
   for (const Tiling tile : {Tiling{1, 1}, {4, 2}, {64, 64}}) {
     CAPTURE(tile);
     const Options o{.dropout = {.p = 0.5}, .tile = tile, .scale = 1.0, .mask = &outer};
@@ -522,7 +522,7 @@ void reported_cases(const Device& device) {
     check_values(g.dQ, {1.977065});
   }
   const Bytes kept = mask_of(1, 1, {1}), dropped = mask_of(1, 1, {0});
-  const Batch three = one_query({2}, {3});
+  const Inputs three = one_query({2}, {3});
   {  // K11 apex 816: 1/(1-p), not 1/p or p, in both passes
     const Options o{.dropout = {.p = 0.25}, .scale = 1.0, .mask = &kept};
     const Forward y = device.forward(three, o);
@@ -539,15 +539,15 @@ void reported_cases(const Device& device) {
     two.elements() = values;
     return two;
   };
-  const Batch group{heads({1, 2}), one_head({0, 1}), one_head({0, 1}), heads({1, 1})};
+  const Inputs group{heads({1, 2}), one_head({0, 1}), one_head({0, 1}), heads({1, 1})};
   const Options plain{.scale = 1.0};
   const Gradients g = device.backward(group, device.forward(group, plain), plain);
   check_values(g.dK, {-0.406599, 0.406599});
   check_values(g.dV, {0.388144, 1.611856});
   check_values(g.dQ, {0.196612, 0.104994});
   // K09 flash-attention 443 and 41: rows that see nothing, keys that nobody sees
-  const Batch long_queries{one_head({1, 1, 1, 1}), one_head({1, 2}), one_head({1, 3}),
-                           one_head({1, 1, 1, 1})};
+  const Inputs long_queries{one_head({1, 1, 1, 1}), one_head({1, 2}), one_head({1, 3}),
+                            one_head({1, 1, 1, 1})};
   const Options causal{.tile = {2, 1}, .causal = true, .scale = 1.0};
   const Gradients ragged =
       device.backward(long_queries, device.forward(long_queries, causal), causal);
@@ -560,7 +560,7 @@ void reported_cases(const Device& device) {
 
 // E21: weights 0.25 and 0.75, values 1 and 0, all four masks of p = 0.5.
 void mean_over_all_masks(const Device& device) {
-  const Batch x = one_query({0, std::log(3.0f)}, {1, 0});
+  const Inputs x = one_query({0, std::log(3.0f)}, {1, 0});
   const double right[] = {0, 0.5, 0, 0.5}, notes[] = {NAN, 1, 0, 0.25};
   for (const int bits : {0, 1, 2, 3}) {
     CAPTURE(bits);
@@ -584,7 +584,7 @@ void mean_over_all_masks(const Device& device) {
 // dropout; and so for dV.
 void unbiased(const Device& device) {
   const double p = 0.3;
-  Batch x = random_batch({1, 1, 1, 1, 4, 2}, 15);
+  Inputs x = random_batch({1, 1, 1, 1, 4, 2}, 15);
   const Forward plain = device.forward(x, {});
   const Gradients plain_gradients = device.backward(x, plain, {});
   Matrix<double> O = Matrix<double>::Zero(1, 2), dV = Matrix<double>::Zero(4, 2);
@@ -635,7 +635,7 @@ TEST_CASE("cpu: PyTorch's float64 results are met") { goldens_agree(kCpu); }
 TEST_CASE("device: PyTorch's float64 results are met") { on_device(goldens_agree); }
 
 TEST_CASE("cpu: p = 0 gives the bits of chapter 05") {
-  nothing_dropped(kCpu, [](const Batch& x, const Options& o) {
+  nothing_dropped(kCpu, [](const Inputs& x, const Options& o) {
     Forward y{x.Q, Matrix<float>(1, x.Q.N())};
     Vector<float> m(x.Q.N()), l = m;
     saved_forward_cpu<float>(x.Q.head(0, 0), x.K.head(0, 0), x.V.head(0, 0), y.O.head(0, 0), m,
@@ -645,7 +645,7 @@ TEST_CASE("cpu: p = 0 gives the bits of chapter 05") {
 }
 TEST_CASE("device: p = 0 gives the bits of chapter 05") {
   if (!have_device()) return;
-  nothing_dropped(kDevice, [](const Batch& x, const Options& o) {
+  nothing_dropped(kDevice, [](const Inputs& x, const Options& o) {
     const auto matrix = [](const Heads& heads) {
       return to_device(Matrix<float>(heads.head(0, 0)));
     };
@@ -829,11 +829,11 @@ TEST_CASE("cpu: K11 xformers 755 gradients are the slopes of the loss with that 
     CAPTURE(N);
     const auto x = random_batch<double>({1, 2, 1, N, N, 3}, 2);
     const Options o{.dropout = {.p = 0.3, .seed = 6}, .tile = {4, 4}, .causal = true};
-    const auto loss = [&](const BatchOf<double>& at) {
+    const auto loss = [&](const InputsOf<double>& at) {
       return as_rows(forward_cpu<double>(at, o).O).cwiseProduct(as_rows(at.dO)).sum();
     };
     const auto g = backward_cpu<double>(x, forward_cpu<double>(x, o), o);
-    const auto check = [&](HeadsArray<double> BatchOf<double>::*input,
+    const auto check = [&](HeadsArray<double> InputsOf<double>::*input,
                            const HeadsArray<double>& gradient) {
       for (std::size_t i = 0; i < gradient.elements().size(); ++i) {
         CAPTURE(i);
@@ -844,9 +844,9 @@ TEST_CASE("cpu: K11 xformers 755 gradients are the slopes of the loss with that 
         CHECK(matches(gradient.elements()[i], slope, 1e-6 * std::max(1.0, std::abs(slope))));
       }
     };
-    check(&BatchOf<double>::Q, g.dQ);
-    check(&BatchOf<double>::K, g.dK);
-    check(&BatchOf<double>::V, g.dV);
+    check(&InputsOf<double>::Q, g.dQ);
+    check(&InputsOf<double>::K, g.dK);
+    check(&InputsOf<double>::V, g.dV);
   }
 }
 
@@ -862,7 +862,7 @@ TEST_CASE("cpu: errata E22 dS with the dropped weights is wrong") {
 TEST_CASE("device: errata E22 a stored mask is read byte by byte and a computed one is not") {
   if (!have_device()) return;
   const Index B = 1, H = 2, Nq = 10, Nk = 20, d = 6;
-  const Batch x = random_batch({B, H, 1, Nq, Nk, d});
+  const Inputs x = random_batch({B, H, 1, Nq, Nk, d});
   const Options computed{.dropout = {.p = 0.5}, .tile = {4, 8}};
   const Bytes mask = expected_mask(B, H, Nq, Nk, computed.dropout);
   Options stored = computed;
@@ -886,7 +886,7 @@ TEST_CASE("device: errata E22 a stored mask is read byte by byte and a computed 
 
 TEST_CASE("device: tiles that do not fit are refused by name") {
   if (!have_device()) return;
-  const Batch x = random_batch({1, 1, 1, 2, 2, 256});
+  const Inputs x = random_batch({1, 1, 1, 2, 2, 256});
   const Options o{.tile = {128, 128}};
   CHECK_THROWS_AS(kDevice.forward(x, o), std::invalid_argument);
   const Forward y = kDevice.forward(x, {.tile = {2, 2}});

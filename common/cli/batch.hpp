@@ -23,8 +23,6 @@ inline void add_batch_input(Options& options, QkvFiles& files, CommonOptions& co
   options.exclusive({"--q"}, {"--batch", "--heads", "--kv-heads", "--n", "--nk", "--d"});
 }
 
-using flash_steps::random_heads;
-
 // Reads a file of heads; [N, d] is taken as [1, 1, N, d]. *rank is what the file has.
 inline Input read_heads(const std::string& path, const std::string& option,
                         std::size_t* rank = nullptr) {

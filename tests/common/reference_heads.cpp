@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "common/tensor/random_heads.hpp"
 #include "common/tensor/random_matrix.hpp"
 #include "common/tensor/view.hpp"
 #include "tests/support/calls.hpp"
@@ -25,26 +26,15 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 using Mask = Matrix<std::uint8_t>;
 
-HeadsArray<double> random_heads(Index B, Index H, Index N, Index d, std::uint64_t stream) {
-  HeadsArray<double> heads(B, H, N, d);
-  for (Index b = 0; b < B; ++b) {
-    for (Index h = 0; h < H; ++h) {
-      heads.head(b, h) =
-          random_matrix<double>(N, d, static_cast<std::uint64_t>(b * H + h), stream);
-    }
-  }
-  return heads;
-}
-
 struct Problem {
   HeadsArray<double> Q, K, V, dO;
   Matrix<double> dLSE;
 };
 
 Problem random_problem(Index B, Index H, Index Hkv, Index Nq, Index Nk, Index d) {
-  return {random_heads(B, H, Nq, d, 0), random_heads(B, Hkv, Nk, d, 1),
-          random_heads(B, Hkv, Nk, d, 2), random_heads(B, H, Nq, d, 3),
-          random_matrix<double>(B * H, Nq, 1, 4)};
+  return {random_heads<double>(B, H, Nq, d, 0, 0), random_heads<double>(B, Hkv, Nk, d, 0, 1),
+          random_heads<double>(B, Hkv, Nk, d, 0, 2), random_heads<double>(B, H, Nq, d, 1, 0),
+          random_matrix<double>(B * H, Nq, 2, 0)};
 }
 
 ReferenceHeadsResult forward(const Problem& x, const ReferenceHeadsOptions& options = {}) {
