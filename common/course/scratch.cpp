@@ -48,6 +48,7 @@ void Scratch::put(const std::map<std::string, Answer>& answers) {
   std::map<std::string, std::string> bodies;
   std::set<std::string> touched;
   for (const auto& [id, answer] : answers) {
+    if (answer.body == project_.regions.at(id).body) continue;  // not compiled again for #line
     bodies[id] = numbered(answer);
     touched.insert(project_.regions.at(id).file);
   }
