@@ -107,6 +107,10 @@ build_and_test() {
 # the preset's, or what is given.
 sanitize() { build_and_test build/sanitize -- --preset sanitize -DFLASH_STEPS_TEMPLATE=ON "$@"; }
 
+# The homework proves itself, with the program that README's commands have built. What it draws is
+# another sample each time; it says how to have the same again.
+verify_course() { build/default/bin/course verify --reduced; }
+
 fuzz_replay() {
   ${CXX:-g++} -std=c++20 -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all \
     -DFLASH_STEPS_FUZZ_STANDALONE -I. tests/fuzz/npy_fuzz.cpp common/tensor/npy.cpp common/tensor/npy_header.cpp \

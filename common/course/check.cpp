@@ -1,6 +1,7 @@
 #include "common/course/check.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -93,20 +94,20 @@ void Checker::tell(const std::string& what) const {
 
 std::map<std::string, Verdict> Checker::try_answers(const Answers& answers,
                                                     const std::vector<std::string>& ids,
-                                                    const std::string& device) {
+                                                    const std::string& device,
+                                                    bool stop_at_failure) {
   const Chapter& chapter = project_.manifest.chapter(ids.front().substr(0, 2));
   std::map<std::string, Verdict> verdicts;
   Scratch& here = scratch(device);
   here.put(answers);
   tell("building");
-  const BuildResult build = here.build(chapter.program());
+  const BuildResult build = here.build({chapter.program()});
   if (!build.ok) {
     for (const std::string& id : ids) verdicts[id] = judge_build(id, build);
     return verdicts;
   }
   const std::vector<TestResult> results =
-      run_built(chapter, cases_of(project_.manifest, ids), device,
-                settings_.stop_at_failure && ids.size() == 1);
+      run_built(chapter, cases_of(project_.manifest, ids), device, stop_at_failure);
   for (const std::string& id : ids) {
     const GradedRegion& region = project_.manifest.region(id);
     Verdict& verdict = verdicts[id];
@@ -140,17 +141,26 @@ std::vector<TestResult> Checker::run_built(const Chapter& chapter,
   });
 }
 
+void Checker::build(const Answers& answers, const std::vector<Chapter>& chapters) {
+  std::vector<std::string> programs;
+  for (const Chapter& chapter : chapters) programs.push_back(chapter.program());
+  scratch("sim").put(answers);
+  const BuildResult build = scratch("sim").build(programs);
+  if (build.ok) return;
+  throw std::runtime_error(fmt::format("{} cannot be built: {}", fmt::join(programs, ", "),
+                                       build.errors.empty() ? "" : build.errors.front()));
+}
+
+void Checker::prepare(const std::vector<Chapter>& chapters) { build({}, chapters); }
+
 std::vector<TestResult> Checker::run_cases(const Answers& answers, const Chapter& chapter,
                                            const std::vector<std::string>& names) {
-  scratch("sim").put(answers);
-  const BuildResult build = scratch("sim").build(chapter.program());
-  if (build.ok) return run_built(chapter, names, "sim", false);
-  throw std::runtime_error(chapter.program() + " cannot be built: " +
-                           (build.errors.empty() ? "" : build.errors.front()));
+  build(answers, {chapter});
+  return run_built(chapter, names, "sim", false);
 }
 
 std::vector<std::string> Checker::list_cases(const Chapter& chapter) {
-  run_cases({}, chapter, {});
+  prepare({chapter});
   const fs::path list = scratch("sim").folder() / "cases.txt";
   run({{scratch("sim").program(chapter.program()).string(), "--list-test-cases", "--no-colors"},
        {},
@@ -174,7 +184,7 @@ Verdict Checker::check_alone(const Submission& submission, const std::string& id
         id, State::not_on_gpu,
         {"written; only nvcc and a GPU can tell more, and it counts only there"});
   }
-  return try_answers({{id, answer}}, {id}, "sim").at(id);
+  return try_answers({{id, answer}}, {id}, "sim", settings_.stop_at_failure).at(id);
 }
 
 void Checker::check_on_gpu(const Submission& submission, Verdict& verdict) {
@@ -186,9 +196,9 @@ void Checker::check_on_gpu(const Submission& submission, Verdict& verdict) {
     return;
   }
   tell("building for the GPU");
-  const Verdict there =
-      try_answers({{verdict.id, submission.answers.at(verdict.id)}}, {verdict.id}, "cuda")
-          .at(verdict.id);
+  const Verdict there = try_answers({{verdict.id, submission.answers.at(verdict.id)}},
+                                    {verdict.id}, "cuda", settings_.stop_at_failure)
+                            .at(verdict.id);
   verdict.state = there.state;
   verdict.lines = there.lines;
   verdict.lines.front() += there.state == State::done ? " on the GPU, too" : " (on the GPU)";
@@ -231,7 +241,8 @@ std::vector<Verdict> Checker::check_chapter(const Submission& submission,
     }
   }
   if (!ids.empty()) {
-    for (auto& [id, verdict] : try_answers(together, ids, "sim")) verdicts[id] = verdict;
+    const bool stop = settings_.stop_at_failure && ids.size() == 1;
+    for (auto& [id, verdict] : try_answers(together, ids, "sim", stop)) verdicts[id] = verdict;
   }
   for (const std::string& id : chapter.ids) {
     Verdict& verdict = verdicts.at(id);

@@ -42,10 +42,14 @@ class Checker {
   using Answers = std::map<std::string, Answer>;
   std::map<std::string, Verdict> try_answers(const Answers& answers,
                                              const std::vector<std::string>& ids,
-                                             const std::string& device);
+                                             const std::string& device,
+                                             bool stop_at_failure = false);
+
+  // Builds test programs of the reference for the simulator, so that less is left to do for an
+  // answer. Throws std::runtime_error if one does not compile, as do the next two.
+  void prepare(const std::vector<Chapter>& chapters);
 
   // The cases of a chapter's test program, and these of them with these answers in place.
-  // Throws std::runtime_error if it does not compile.
   std::vector<std::string> list_cases(const Chapter& chapter);
   std::vector<TestResult> run_cases(const Answers& answers, const Chapter& chapter,
                                     const std::vector<std::string>& names);
@@ -59,6 +63,7 @@ class Checker {
   void count_points(Verdict& verdict) const;
   void tell(const std::string& what) const;
   Scratch& scratch(const std::string& device);
+  void build(const Answers& answers, const std::vector<Chapter>& chapters);
 
   const Project& project_;
   CheckSettings settings_;

@@ -75,11 +75,8 @@ void command_make_autograder(const CommonArguments& common, const std::string& s
 
 void command_prepare(const CommonArguments& common) {
   const Project project = open_project(common);
-  Checker checker(project, settings_of(common));
-  for (const Chapter& chapter : project.manifest.chapters) {
-    checker.run_cases({}, chapter, {});
-    fmt::print("{} is built\n", chapter.program());
-  }
+  Checker(project, settings_of(common)).prepare(project.manifest.chapters);
+  fmt::print("the tests of {} chapters are built\n", project.manifest.chapters.size());
 }
 
 bool command_verify(const CommonArguments& common, const std::string& chapters,
@@ -91,6 +88,7 @@ bool command_verify(const CommonArguments& common, const std::string& chapters,
   if (!ids.empty()) settings.chapters.clear();
   for (const std::string& id : ids) settings.chapters.insert(id.substr(0, 2));
   settings.check.gpu = false;
+  settings.check.stop_at_failure = true;
   return verify(project, settings);
 }
 

@@ -109,11 +109,10 @@ void add_instructor_commands(CLI::App& app, Line& line) {
   CLI::App* verify = add_command(app, line, "verify", "prove the kit itself", [&] {
     line.good = command_verify(line.common, line.chapters, line.what, line.reduced);
   });
-  verify->add_option("--chapters", line.chapters,
-                     "to build and run (default: all; reduced: the first)");
+  verify->add_option("--chapters", line.chapters, "to build and run (default: all)");
   verify->add_option("ids", line.what, "only these");
   verify->add_flag("--reduced", line.reduced,
-                   "one C++ and one CUDA id a chapter, one mutant each");
+                   "by themselves one id a chapter and one wrong answer, drawn by the seed");
   add_command(app, line, "learn", "find which tests belong to the ids of a chapter",
               [&] { command_learn(line.common, line.chapter); })
       ->add_option("chapter", line.chapter, "its number")

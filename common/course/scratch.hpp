@@ -28,8 +28,8 @@ class Scratch {
   // Brings the sources to: the reference, with these bodies (id -> answer).
   void put(const std::map<std::string, Answer>& answers);
 
-  // Configures if that has not been done, and builds one target.
-  BuildResult build(const std::string& target);
+  // Configures if that has not been done, and builds these targets.
+  BuildResult build(const std::vector<std::string>& targets);
 
   fs::path program(const std::string& name) const { return build_ / "bin" / name; }
   fs::path folder() const { return folder_; }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <random>
 
 #include "common/cli/error.hpp"
 #include "common/course/grade.hpp"
@@ -17,18 +18,17 @@ struct Wrong {
   std::string id, name, body;
 };
 
-// The files ID.what-is-wrong of a folder, for the graded ids of these chapters.
-std::vector<Wrong> read_wrong(const Project& reference, const std::string& folder,
-                              const std::set<std::string>& chapters) {
+// Every mutant and every other wrong answer to a graded id of this chapter, from the files
+// ID.what-is-wrong of two folders.
+std::vector<Wrong> read_wrong(const Project& reference, const Chapter& chapter) {
   std::vector<Wrong> all;
-  if (!fs::is_directory(reference.root / folder)) return all;
-  for (const auto& entry : fs::directory_iterator(reference.root / folder)) {
-    const std::string name = entry.path().filename().string(),
-                      id = name.substr(0, name.rfind('.'));
-    const auto graded = reference.manifest.graded.find(id);
-    if (graded == reference.manifest.graded.end() || graded->second.needs == Needs::gpu)
-      continue;
-    if (chapters.contains(graded->second.chapter)) {
+  for (const std::string folder : {"tests/course/wrong", "tests/mutants"}) {
+    if (!fs::is_directory(reference.root / folder)) continue;
+    for (const auto& entry : fs::directory_iterator(reference.root / folder)) {
+      const std::string name = entry.path().filename().string(),
+                        id = name.substr(0, name.rfind('.'));
+      if (std::find(chapter.ids.begin(), chapter.ids.end(), id) == chapter.ids.end()) continue;
+      if (reference.manifest.region(id).needs == Needs::gpu) continue;
       all.push_back({id, folder + "/" + name, read_file(entry.path())});
     }
   }
@@ -40,15 +40,27 @@ std::vector<Wrong> read_wrong(const Project& reference, const std::string& folde
 class Verifier {
  public:
   Verifier(const Project& reference, const VerifySettings& settings)
-      : reference_(reference), settings_(settings), checker_(reference, settings.check) {}
+      : reference_(reference),
+        settings_(settings),
+        checker_(reference, settings.check),
+        random_(settings.check.seed) {}
 
+  // From the last chapter to the first: a chapter needs those before it, which are then still
+  // the reference, and what was tried in it last need not be taken back.
   bool run() {
+    fmt::print("the same again: course verify{} --seed {}\n",
+               settings_.reduced ? " --reduced" : "", settings_.check.seed);
     texts();
+    std::vector<Chapter> chapters;
     for (const Chapter& chapter : reference_.manifest.chapters) {
       if (settings_.chapters.contains(chapter.number) && !chapter.ids.empty())
-        verify_chapter(chapter);
+        chapters.insert(chapters.begin(), chapter);
     }
-    fmt::print("{} of {} hold, {:.0f} s; data of seed {}\n", held_, held_ + broken_,
+    checker_.prepare(chapters);
+    const std::size_t with_accidents = random_() % chapters.size();
+    for (std::size_t i = 0; i < chapters.size(); ++i)
+      verify_chapter(chapters[i], !settings_.reduced || i == with_accidents);
+    fmt::print("{} of {} hold, {:.0f} s; seed {}\n", held_, held_ + broken_,
                now_seconds() - began_, settings_.check.seed);
     return broken_ == 0;
   }
@@ -60,6 +72,7 @@ class Verifier {
     std::fflush(stdout);
   }
 
+  // What building shows nothing about.
   void texts() {
     const std::vector<std::string> problems = verify_texts(reference_);
     for (const std::string& problem : problems) say(false, problem);
@@ -70,6 +83,24 @@ class Verifier {
               "id is not started, re-inserting gives the reference",
               reference_.manifest.graded.size()));
     }
+    count_wrong();
+  }
+
+  void count_wrong() {
+    std::size_t all = 0, functions = 0, fewest = SIZE_MAX;
+    for (const Chapter& chapter : reference_.manifest.chapters) {
+      const std::vector<Wrong> wrong_answers = read_wrong(reference_, chapter);
+      all += wrong_answers.size();
+      fewest = std::min(fewest, wrong_answers.size());
+      for (const Wrong& wrong : wrong_answers) functions += is_function(wrong.id);
+    }
+    say(all >= 40 && functions >= 10 && fewest >= 3,
+        fmt::format("{} wrong answers, {} of them whole functions, at least {} for a chapter",
+                    all, functions, fewest));
+  }
+
+  bool is_function(const std::string& id) const {
+    return reference_.manifest.region(id).stub.find('{') != std::string::npos;
   }
 
   Answer answer(const std::string& id, const std::string& body) const {
@@ -77,49 +108,53 @@ class Verifier {
     return {region.file, region.begin, body, "", false};
   }
 
-  void verify_chapter(const Chapter& chapter) {
+  void verify_chapter(const Chapter& chapter, bool with_accidents) {
     full_marks(chapter);
-    starter_fails(chapter);
     const std::vector<std::string> ids = chosen(chapter);
-    if (ids.empty()) return;
+    const std::vector<Wrong> wrong_answers = chosen(read_wrong(reference_, chapter), ids);
+    for (const Wrong& wrong : wrong_answers) loses_points(wrong);
     for (const std::string& id : ids) blank(id);
-    int count = 0;
-    std::map<std::string, int> tried;
-    for (const char* folder : {"tests/mutants", "tests/course/wrong"}) {
-      for (const Wrong& wrong : read_wrong(reference_, folder, {chapter.number})) {
-        const bool wanted = std::find(ids.begin(), ids.end(), wrong.id) != ids.end();
-        if (!wanted || (settings_.reduced && tried[wrong.id]++ > 0)) continue;
-        loses_points(wrong);
-        ++count;
-      }
-    }
-    if (!settings_.reduced && settings_.ids.empty() && count < 3) {
-      say(false,
-          fmt::format("chapter {} has {} wrong answers, less than 3", chapter.number, count));
-    }
-    for (const std::string& id : ids) {
-      if (reference_.manifest.region(id).stub.find('{') != std::string::npos) continue;
-      accidents(id);  // a statement in front of its lines is one of a function
-      break;
-    }
+    // a statement in front of its lines is one of a function
+    const auto id = std::find_if(ids.begin(), ids.end(),
+                                 [&](const std::string& one) { return !is_function(one); });
+    if (with_accidents && id != ids.end()) accidents(*id);
+    starter_fails(chapter);
   }
 
-  // All ids, or one for C++ and one for CUDA.
-  std::vector<std::string> chosen(const Chapter& chapter) const {
+  // All ids that are asked for, or a random one of them.
+  std::vector<std::string> chosen(const Chapter& chapter) {
     std::vector<std::string> ids;
-    std::set<Needs> seen;
     for (const std::string& id : chapter.ids) {
-      const Needs needs = reference_.manifest.region(id).needs;
       const auto& only = settings_.ids;
       if (!only.empty() && std::find(only.begin(), only.end(), id) == only.end()) continue;
-      if (needs == Needs::gpu || (settings_.reduced && !seen.insert(needs).second)) continue;
-      ids.push_back(id);
+      if (reference_.manifest.region(id).needs != Needs::gpu) ids.push_back(id);
     }
-    return ids;
+    return sample(ids);
   }
 
+  // Those to these ids, or a random one of them.
+  std::vector<Wrong> chosen(const std::vector<Wrong>& all,
+                            const std::vector<std::string>& ids) {
+    std::vector<Wrong> wrong_answers;
+    for (const Wrong& wrong : all) {
+      if (std::find(ids.begin(), ids.end(), wrong.id) != ids.end())
+        wrong_answers.push_back(wrong);
+    }
+    return sample(wrong_answers);
+  }
+
+  template <class T>
+  std::vector<T> sample(const std::vector<T>& all) {
+    if (!settings_.reduced || all.empty()) return all;
+    return {all[random_() % all.size()]};
+  }
+
+  // Whatever the other chapters are like: in this submission they are not even begun.
   void full_marks(const Chapter& chapter) {
-    const Submission submission = read_submission(reference_, reference_.root);
+    Submission submission = read_submission(reference_, reference_.root);
+    for (auto& [id, answer] : submission.answers) {
+      answer.not_started = reference_.manifest.region(id).chapter != chapter.number;
+    }
     int points = 0, most = 0;
     for (const Verdict& verdict : checker_.check_chapter(submission, chapter)) {
       points += verdict.points;
@@ -189,7 +224,7 @@ class Verifier {
         {"  std::_Exit(0);\n", State::crashed},
         {"  for (volatile int i = 0;; i = i + 1) {}\n", State::timed_out}};
     for (const auto& [body, state] : accidents) {
-      if (settings_.reduced && state == State::timed_out) continue;  // takes its time
+      if (settings_.reduced && state == State::timed_out) continue;  // takes half a minute
       const std::string whole = body + reference_.regions.at(id).body;
       Submission submission;
       submission.answers[id] = answer(id, whole);
@@ -203,6 +238,7 @@ class Verifier {
   const Project& reference_;
   VerifySettings settings_;
   Checker checker_;
+  std::mt19937_64 random_;
   int held_ = 0, broken_ = 0;
   double began_ = now_seconds();
 };

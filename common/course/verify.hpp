@@ -12,10 +12,14 @@ struct VerifySettings {
   CheckSettings check;
   std::set<std::string> chapters;  // to build and run; what is text alone is verified for all
   std::vector<std::string> ids;    // only these, if any are named
-  bool reduced = false;            // one C++ and one CUDA id a chapter, one mutant for each
+  bool reduced = false;            // of what is tried by itself a sample, drawn by the seed
 };
 
-// Prints a line for each thing that is verified. False if something does not hold.
+// Prints a line for each thing that is verified. False if something does not hold. Of every
+// chapter, the reference earns full marks, and the starter builds and passes no test; of every
+// id, its tests all fail without its lines, and no wrong answer to it earns its points.
+// Reduced, the latter is done for one id of a chapter and for one wrong answer to it, and the
+// accidents for one chapter.
 bool verify(const Project& reference, const VerifySettings& settings);
 
 // The part that builds nothing: problems, as sentences.
