@@ -807,6 +807,7 @@ TEST_CASE("cpu: a walk ends where no row of the block sees any more") {
               CHECK(seen.end >= end);
               CHECK(seen.end <= keys.end);
               CHECK((seen.end == keys.end || seen.end - end < Bc));
+              CHECK((seen.end == keys.end || (seen.end - seen.begin) % Bc == 0));
               CHECK(seen.empty() == (end == keys.begin));
             }
           }
