@@ -53,8 +53,8 @@ void dropout_backward_cuda(const DeviceHeads<float>& Q, const DeviceHeads<float>
   const BackwardBatch batch{
       Q, K, V, O, LSE, dO, delta, dQ, dK, dV, tile, mask_offset(Q.N(), K.N(), causal), s};
   launch_delta(batch, nullptr);
-  with_mask(mask, dropout, Q.H(), [&](const auto& source) {
-    const RebuildDropped rebuild{source, dropout.keep_factor<float>()};
+  with_mask(mask, dropout, Q.H(), [&]<class Mask>(const Mask& source) {
+    const RebuildDropped<Mask> rebuild{source, dropout.keep_factor<float>()};
     launch_key_tiles(batch, rebuild);  // [5]-[18]
     launch_query_tiles(batch, rebuild);
   });
