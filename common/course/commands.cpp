@@ -59,6 +59,10 @@ bool tell_counts(const std::map<State, int>& counts) {
   return good == all;
 }
 
+const Chapter& find_chapter(const Manifest& manifest, const std::string& number) {
+  return manifest.chapter(number.size() == 1 ? "0" + number : number);
+}
+
 // `id`, or all ids of a chapter.
 std::vector<Verdict> check_one(Checker& checker, const Student& student,
                                const std::string& what) {
@@ -66,8 +70,7 @@ std::vector<Verdict> check_one(Checker& checker, const Student& student,
   if (what.find('.') != std::string::npos) {
     return {checker.check(student.submission, manifest.region(what).id)};
   }
-  const std::string number = what.size() == 1 ? "0" + what : what;
-  return checker.check_chapter(student.submission, manifest.chapter(number));
+  return checker.check_chapter(student.submission, find_chapter(manifest, what));
 }
 
 }  // namespace
@@ -88,9 +91,11 @@ Project open_project(const CommonArguments& arguments) {
                                              : find_project(arguments.root));
 }
 
-void command_next(const CommonArguments& common) {
+void command_next(const CommonArguments& common, const std::string& chapter) {
   const Student student(common);
-  fmt::print("{}", Screen(student.project).next(student.submission, student.progress));
+  const std::string number =
+      chapter.empty() ? "" : find_chapter(student.project.manifest, chapter).number;
+  fmt::print("{}", Screen(student.project).next(student.submission, student.progress, number));
 }
 
 void command_list(const CommonArguments& common) {

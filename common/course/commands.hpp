@@ -20,7 +20,7 @@ CheckSettings settings_of(const CommonArguments& arguments);
 Project open_project(const CommonArguments& arguments);
 
 // For students.
-void command_next(const CommonArguments& common);
+void command_next(const CommonArguments& common, const std::string& chapter);
 void command_list(const CommonArguments& common);
 // `what`: ids and chapters; empty: all chapters. False if something does not pass.
 bool command_check(const CommonArguments& common, const std::vector<std::string>& what);

@@ -44,7 +44,10 @@ CLI::App* add_command(CLI::App& app, Line& line, const std::string& name,
 }
 
 void add_student_commands(CLI::App& app, Line& line) {
-  add_command(app, line, "next", "what to do now", [&] { command_next(line.common); });
+  add_command(app, line, "next", "what to do now",
+              [&] { command_next(line.common, line.chapter); })
+      ->add_option("chapter", line.chapter,
+                   "its number (default: the first with open exercises)");
   add_command(app, line, "list", "all exercises and how they stand",
               [&] { command_list(line.common); });
   add_command(app, line, "check", "build and test exercises", [&] {

@@ -49,7 +49,8 @@ std::string what_it_needs(Needs needs) {
 std::string advice_on_wrong(const std::string& line) {
   const std::pair<const char*, const char*> kAdvice[] = {
       {"race: ",
-       "Two threads meet at one word of shared memory: which barrier keeps them apart?"},
+       "Two threads meet at one word of shared memory: which barrier keeps them apart, or "
+       "should only one of them touch it?"},
       {"divergent: ",
        "Not all threads come to that line: is it in a branch or loop that differs?"},
       {"out of bounds: ", "For which thread, and which size, does the index leave the array?"},
@@ -98,7 +99,9 @@ std::string advice(const Verdict& verdict) {
     case State::wrong:
       return advice_on_wrong(verdict.lines.empty() ? "" : verdict.lines.front());
     case State::not_on_gpu:
-      return "Full points without a GPU. With one: course check " + verdict.id;
+      return verdict.most_points > 0
+                 ? "Full points without a GPU. With one: course check " + verdict.id
+                 : "It counts on a GPU only. There: course check " + verdict.id;
     case State::done:
       return "";
   }
@@ -155,8 +158,9 @@ std::string Screen::task(const Submission& submission, const std::string& id) co
 }
 
 std::string first_open(const Project& project, const Submission& submission,
-                       const Progress& progress) {
+                       const Progress& progress, const std::string& chapter) {
   for (const std::string& id : project.manifest.ids()) {
+    if (!chapter.empty() && project.manifest.region(id).chapter != chapter) continue;
     const Standing now = standing(submission, progress, id);
     const bool gpu_only =
         project.manifest.region(id).needs == Needs::gpu && now.state == State::not_started;
@@ -166,8 +170,11 @@ std::string first_open(const Project& project, const Submission& submission,
   return "";
 }
 
-std::string Screen::next(const Submission& submission, const Progress& progress) const {
-  const std::string id = first_open(project_, submission, progress);
+std::string Screen::next(const Submission& submission, const Progress& progress,
+                         const std::string& chapter) const {
+  const std::string id = first_open(project_, submission, progress, chapter);
+  if (id.empty() && !chapter.empty())
+    return "All exercises of chapter " + chapter + " pass. Now: course next\n";
   if (id.empty())
     return "All exercises pass. Nothing is left to do but to explain them to somebody.\n";
   std::string text = task(submission, id);

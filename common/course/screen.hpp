@@ -17,7 +17,9 @@ class Screen {
   // Progress bar, chapters, states.
   std::string list(const Submission& submission, const Progress& progress) const;
   // What to do now: which file and line, what to read, how to check it.
-  std::string next(const Submission& submission, const Progress& progress) const;
+  // The first exercise that is open; of one chapter only, if its number is given.
+  std::string next(const Submission& submission, const Progress& progress,
+                   const std::string& chapter = "") const;
   // That about one id.
   std::string task(const Submission& submission, const std::string& id) const;
 
@@ -27,9 +29,9 @@ class Screen {
   bool colours_ = false;
 };
 
-// The first id that does not pass; "" if all do.
+// The first id, of this chapter if one is given, that does not pass; "" if all do.
 std::string first_open(const Project& project, const Submission& submission,
-                       const Progress& progress);
+                       const Progress& progress, const std::string& chapter = "");
 
 // What to do about a verdict, in a sentence; "" where there is nothing to do.
 std::string advice(const Verdict& verdict);

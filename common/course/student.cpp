@@ -36,6 +36,17 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
   if (at != std::string::npos) text.replace(at, from.size(), to);
 }
 
+// As `course list` counts them.
+void fill_in_counts(std::string& text, const Manifest& manifest) {
+  int points = 0;
+  for (const std::string& id : manifest.ids()) {
+    const GradedRegion& region = manifest.region(id);
+    if (region.needs != Needs::gpu) points += region.points + region.traffic_points;
+  }
+  replace(text, "{{exercises}}", std::to_string(manifest.ids().size()));
+  replace(text, "{{points}}", std::to_string(points));
+}
+
 // docs/student/X is X of the starter: its README, its .gitignore.
 constexpr char kTemplates[] = "docs/student";
 
@@ -94,6 +105,7 @@ std::map<std::string, std::string> make_starter(const Project& reference,
        fs::exists(templates) ? project_files(templates) : std::vector<std::string>()) {
     std::string text = read_file(templates / file);
     replace(text, "{{chapters}}", chapter_table(course.manifest));
+    fill_in_counts(text, course.manifest);
     files[file] = text;
   }
   files[".course/solutions.json"] = pack(course, files);

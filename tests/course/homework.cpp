@@ -118,6 +118,7 @@ TEST_CASE("cpu: a starter has todos and packed solutions and pages without them"
   CHECK(parse_hints(starter.reference_text("chapters/01_sum/hints.md"), "01.sum").size() == 3);
   CHECK_FALSE(fs::exists(homework.root() / "docs"));
   CHECK(contains(read_file(homework.root() / "README.md"), "| 7, 1 more on a GPU |"));
+  CHECK(contains(read_file(homework.root() / "README.md"), "4 exercises, 7 points"));
   CHECK(read_file(homework.root() / "chapters/CMakeLists.txt") == "add_chapter(01_sum)\n");
   CHECK_THROWS_AS(make_starter(starter, {"01"}), cli::UsageError);
   CHECK_THROWS_AS(write_starter(reference, {}, homework.root()), cli::UsageError);
@@ -282,6 +283,8 @@ TEST_CASE("cpu: the commands of a student") {
                                                read_file(homework.file()), {{id, body}}));
   };
   CHECK(contains(course({"next"}).out, "chapters/01_sum/sum.cpp:8"));
+  CHECK(contains(course({"next", "1"}).out, "chapters/01_sum/sum.cpp:8"));
+  CHECK(course({"next", "13"}).exit_code == 2);
   CHECK(contains(course({"list"}).out, "0 of 4 exercises, 0 of 7 points"));
   CHECK(contains(course({"hint"}).out, "1 of 3  Begin with 0, and go on."));
   const auto second = course({"hint", "01.sum"});
