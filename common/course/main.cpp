@@ -114,8 +114,10 @@ void add_instructor_commands(CLI::App& app, Line& line) {
   });
   verify->add_option("--chapters", line.chapters, "to build and run (default: all)");
   verify->add_option("ids", line.what, "only these");
-  verify->add_flag("--reduced", line.reduced,
-                   "by themselves one id a chapter and one wrong answer, drawn by the seed");
+  verify->add_flag(
+      "--reduced", line.reduced,
+      "half of the chapters, in each one id by itself and one wrong answer to it, drawn "
+      "by the seed");
   add_command(app, line, "learn", "find which tests belong to the ids of a chapter",
               [&] { command_learn(line.common, line.chapter); })
       ->add_option("chapter", line.chapter, "its number")

@@ -18,8 +18,8 @@ struct VerifySettings {
 // Prints a line for each thing that is verified. False if something does not hold. Of every
 // chapter, the reference earns full marks, and the starter builds and passes no test; of every
 // id, its tests all fail without its lines, and no wrong answer to it earns its points.
-// Reduced, the latter is done for one id of a chapter and for one wrong answer to it, and the
-// accidents for one chapter.
+// Reduced, it is half of the chapters that are built and run, one id of each and one wrong
+// answer to it that are tried by themselves, and the accidents are those of one chapter.
 bool verify(const Project& reference, const VerifySettings& settings);
 
 // The part that builds nothing: problems, as sentences.
