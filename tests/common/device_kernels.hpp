@@ -44,6 +44,8 @@ void reverse_blocks_by_four(DeviceArray<float>& x, int threads);
 // Each thread of the grid adds -1 to ints[1], 3 to unsigneds[1], 0.5 to floats[1].
 void count_atomically(DeviceArray<int>& ints, DeviceArray<unsigned>& unsigneds,
                       DeviceArray<float>& floats, const Extent& grid, const Extent& block);
+// One thread adds 0 to each element in turn, again and again.
+void add_zeros(DeviceArray<float>& x, int rounds);
 // Each block adds 1 to sums[0], and sets sums[1] to twice that, under a lock.
 void add_under_lock(DeviceArray<float>& sums, int blocks);
 // A block for each element waits for the one before: order = 100, 101, 102, ...
