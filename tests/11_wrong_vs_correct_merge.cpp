@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "chapters/01_online_softmax/online_softmax.hpp"
+#include "chapters/11_wrong_vs_correct_merge/merge.hpp"
 #include "chapters/11_wrong_vs_correct_merge/merge_parts.hpp"
 #include "chapters/11_wrong_vs_correct_merge/merge_parts_cuda.hpp"
 #include "chapters/11_wrong_vs_correct_merge/wrong_versions.hpp"
@@ -28,19 +29,6 @@ constexpr float kInfinity = kInf<float>, kNan = std::numeric_limits<float>::quie
 constexpr MergeRule kCorrect = MergeRule::correct, kStale = MergeRule::stale_max,
                     kNoRescale = MergeRule::no_rescale, kFixed = MergeRule::fixed_max;
 constexpr MergeRule kAllRules[] = {kCorrect, kStale, kNoRescale, kFixed};
-
-template <class T>
-struct Parts {
-  Vector<T> m, l;  // (T)
-  Matrix<T> o;     // (T, d)
-};
-
-// O (d) of parts, or p (N) of scores.
-template <class T>
-struct Merged {
-  Vector<T> values;
-  SoftmaxState<T> state;
-};
 
 // What is tested: one of the twins.
 struct Twin {

@@ -70,8 +70,7 @@ struct Options::Impl {
     app.footer(
         "Without arguments: a short narrated demonstration.\n"
         "Exit codes: 0 done; 1 a cross-check, the device, memory or writing failed; 2 bad "
-        "usage "
-        "or input,\nor a directory --out that cannot be used." +
+        "usage or input,\nor a directory --out that cannot be used." +
         (example.empty() ? "" : "\nExample: " + example));
   }
 
