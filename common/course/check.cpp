@@ -181,18 +181,20 @@ Verdict Checker::check_alone(const Submission& submission, const std::string& id
   const GradedRegion& region = project_.manifest.region(id);
   if (region.needs == Needs::gpu) {
     return make_verdict(
-        id, State::not_on_gpu,
-        {"written; only nvcc and a GPU can tell more, and it counts only there"});
+        id, State::needs_gpu,
+        {"only nvcc and a GPU can tell whether it is right, and it counts only there"});
   }
   return try_answers({{id, answer}}, {id}, "sim", settings_.stop_at_failure).at(id);
 }
 
 void Checker::check_on_gpu(const Submission& submission, Verdict& verdict) {
   const GradedRegion& region = project_.manifest.region(verdict.id);
-  if (!passes(verdict.state) || region.needs == Needs::cpu) return;
-  verdict.state = State::not_on_gpu;
+  const bool only_there = verdict.state == State::needs_gpu;
+  if (region.needs == Needs::cpu || !(passes(verdict.state) || only_there)) return;
+  if (!settings_.gpu && only_there) return;
   if (!settings_.gpu) {
-    if (region.needs == Needs::sim) verdict.lines.front() += " in the simulator";
+    verdict.state = State::not_on_gpu;
+    verdict.lines.front() += " in the simulator";
     return;
   }
   tell("building for the GPU");
@@ -201,8 +203,9 @@ void Checker::check_on_gpu(const Submission& submission, Verdict& verdict) {
                             .at(verdict.id);
   verdict.state = there.state;
   verdict.lines = there.lines;
-  verdict.lines.front() += there.state == State::done ? " on the GPU, too" : " (on the GPU)";
-  if (region.needs == Needs::gpu) verdict.tests = there.tests;
+  const bool too = there.state == State::done && !only_there;
+  verdict.lines.front() += too ? " on the GPU, too" : " (on the GPU)";
+  if (only_there) verdict.tests = there.tests;
 }
 
 void Checker::count_points(Verdict& verdict) const {

@@ -46,7 +46,7 @@ void clear_progress() {
   if (isatty(2) == 1) fmt::print(stderr, "\r\033[K");
 }
 
-// One line, if there was more than one exercise. Whether all of them pass.
+// One line, if there was more than one exercise. Whether there was one, and all of them pass.
 bool tell_counts(const std::map<State, int>& counts) {
   std::string line;
   int all = 0, good = 0;
@@ -56,7 +56,7 @@ bool tell_counts(const std::map<State, int>& counts) {
     good += passes(state) ? count : 0;
   }
   if (all > 1) fmt::print("{} of {} pass: {}\n", good, all, line);
-  return good == all;
+  return all > 0 && good == all;
 }
 
 const Chapter& find_chapter(const Manifest& manifest, const std::string& number) {
@@ -121,7 +121,7 @@ bool command_check(const CommonArguments& common, const std::vector<std::string>
     for (const Verdict& verdict : verdicts) {
       student.progress.remember(verdict, student.submission.answers.at(verdict.id));
       fmt::print("{}", screen.verdict(verdict, all.size() > 1 || verdicts.size() > 1));
-      ++counts[verdict.state];
+      if (verdict.most_points > 0) ++counts[verdict.state];  // else it is for a GPU only
     }
   }
   tell_outside(student.submission);

@@ -6,6 +6,7 @@
 #include "common/cli/error.hpp"
 #include "common/course/autograder.hpp"
 #include "common/course/commands.hpp"
+#include "common/course/process.hpp"
 #include "common/course/reports.hpp"
 #include "common/course/student.hpp"
 #include "common/course/verify.hpp"
@@ -75,8 +76,14 @@ void command_make_autograder(const CommonArguments& common, const std::string& s
 
 void command_prepare(const CommonArguments& common) {
   const Project project = open_project(common);
-  Checker(project, settings_of(common)).prepare(project.manifest.chapters);
-  fmt::print("the tests of {} chapters are built\n", project.manifest.chapters.size());
+  Checker checker(project, settings_of(common));
+  for (const Chapter& chapter : project.manifest.chapters) {
+    fmt::print("{} ... ", chapter.directory);
+    std::fflush(stdout);
+    const double began = now_seconds();
+    checker.prepare({chapter});
+    fmt::print("{:.0f} s\n", now_seconds() - began);
+  }
 }
 
 bool command_verify(const CommonArguments& common, const std::string& chapters,

@@ -18,6 +18,21 @@ std::string pointer(const Project& project, const std::string& id) {
                      project.manifest.region(id).todo);
 }
 
+// All exercises of a chapter, for the end of its lesson: not every one is quoted in it.
+std::string exercise_table(const Project& project, const Chapter& chapter) {
+  if (chapter.ids.empty()) return "";
+  std::string table =
+      "\n## Yours to write\n\nIn the order in which `course next` gives them:\n\n"
+      "| exercise | where | what |\n|---|---|---|\n";
+  for (const std::string& id : chapter.ids) {
+    const fs::path file = fs::path(project.regions.at(id).file)
+                              .lexically_relative("chapters/" + chapter.directory);
+    table += fmt::format("| `{}` | [{}]({}) | {} |\n", id, file.string(), file.string(),
+                         project.manifest.region(id).todo);
+  }
+  return table;
+}
+
 // Whether a link from `file` leads to something that students have.
 bool leads_somewhere(const std::string& file, const std::string& link,
                      const std::set<std::string>& handed_out) {
@@ -69,6 +84,10 @@ std::string student_page(const Project& project, const std::string& file,
     } else {
       page += (fenced || fence ? line : without_dead_links(file, line, handed_out)) + "\n";
     }
+  }
+  for (const Chapter& chapter : project.manifest.chapters) {
+    const bool lesson = file == "chapters/" + chapter.directory + "/README.md";
+    if (lesson) page += exercise_table(project, chapter);
   }
   return page;
 }

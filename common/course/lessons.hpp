@@ -10,7 +10,8 @@
 namespace flash_steps::course {
 
 // A Markdown page as a student gets it. A listing that quotes a graded region gives way to a
-// pointer to where its lines are to be written. Links to what is not handed out become text.
+// pointer to where its lines are to be written; a lesson ends with a table of its exercises.
+// Links to what is not handed out become text.
 std::string student_page(const Project& project, const std::string& file,
                          const std::string& text, const std::set<std::string>& handed_out);
 

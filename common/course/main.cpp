@@ -59,6 +59,8 @@ void add_student_commands(CLI::App& app, Line& line) {
   add_command(app, line, "hint", "the next hint", [&] {
     command_hint(line.common, line.id);
   })->add_option("id", line.id, "the exercise (default: the next one)");
+  add_command(app, line, "prepare", "compile all tests once, so that no check waits for them",
+              [&] { command_prepare(line.common); });
   add_command(app, line, "reset", "begin an exercise anew; a backup is kept",
               [&] { command_reset(line.common, line.id); })
       ->add_option("id", line.id, "the exercise")
@@ -107,8 +109,6 @@ void add_instructor_commands(CLI::App& app, Line& line) {
   student->add_option("--out", line.out, "a new folder")->required();
   add_grade(app, line);
   add_autograder(app, line);
-  add_command(app, line, "prepare", "build what does not depend on a submission",
-              [&] { command_prepare(line.common); });
   CLI::App* verify = add_command(app, line, "verify", "prove the kit itself", [&] {
     line.good = command_verify(line.common, line.chapters, line.what, line.reduced);
   });

@@ -56,7 +56,8 @@ void Progress::remember(const Verdict& verdict, const Answer& answer) {
   // what ran on a GPU once is not forgotten by a check without one
   const bool known = entry.body == body && entry.state == State::done;
   entry.body = body;
-  entry.state = known && passes(verdict.state) ? State::done : verdict.state;
+  const bool agrees = passes(verdict.state) || verdict.state == State::needs_gpu;
+  entry.state = known && agrees ? State::done : verdict.state;
   entry.lines = verdict.lines;
   save();
 }

@@ -13,6 +13,7 @@ namespace {
 const char* sign(State state) {
   switch (state) {
     case State::not_started:
+    case State::needs_gpu:
       return "..";
     case State::not_on_gpu:
     case State::done:
@@ -25,6 +26,7 @@ const char* sign(State state) {
 const char* colour(State state) {
   switch (state) {
     case State::not_started:
+    case State::needs_gpu:
       return "2";  // dim
     case State::not_on_gpu:
     case State::done:
@@ -76,7 +78,8 @@ std::string Screen::verdict(const Verdict& verdict, bool one_of_several) const {
                                                         verdict.id, to_string(verdict.state)));
   text += verdict.seconds > 0 ? fmt::format("  ({:.1f} s)\n", verdict.seconds) : "\n";
   const bool good = passes(verdict.state) && verdict.points == verdict.most_points;
-  if (one_of_several && (good || verdict.state == State::not_started)) return text;
+  const bool open = verdict.state == State::not_started || verdict.state == State::needs_gpu;
+  if (one_of_several && (good || open)) return text;
   for (const std::string& line : verdict.lines) text += "      " + line + "\n";
   if (one_of_several) return text;
   if (const std::string more = advice(verdict); !more.empty()) {
@@ -98,10 +101,10 @@ std::string advice(const Verdict& verdict) {
       return "A loop that never ends: does its variable grow in every round?";
     case State::wrong:
       return advice_on_wrong(verdict.lines.empty() ? "" : verdict.lines.front());
+    case State::needs_gpu:
+      return "There: course check " + verdict.id;
     case State::not_on_gpu:
-      return verdict.most_points > 0
-                 ? "Full points without a GPU. With one: course check " + verdict.id
-                 : "It counts on a GPU only. There: course check " + verdict.id;
+      return "Full points without a GPU. With one: course check " + verdict.id;
     case State::done:
       return "";
   }
@@ -109,24 +112,25 @@ std::string advice(const Verdict& verdict) {
 }
 
 std::string Screen::list(const Submission& submission, const Progress& progress) const {
-  int all = 0, finished = 0, points = 0, most = 0;
+  int all = 0, finished = 0, points = 0, most = 0;  // of all but those for a GPU only
   std::string chapters;
   for (const Chapter& chapter : project_.manifest.chapters) {
     if (chapter.ids.empty()) continue;
     std::string lines;
-    int here = 0;
+    int here = 0, all_here = 0;
     for (const std::string& id : chapter.ids) {
       const GradedRegion& region = project_.manifest.region(id);
       const Standing now = standing(submission, progress, id);
+      const bool gpu = region.needs == Needs::gpu;
       const bool passed = now.current && passes(now.state);
-      const int worth = region.needs == Needs::gpu ? 0 : region.points + region.traffic_points;
-      here += passed;
+      const int worth = gpu ? 0 : region.points + region.traffic_points;
+      here += passed && !gpu;
+      all_here += !gpu;
       points += passed ? worth : 0;
       most += worth;
       const std::string state = now.current   ? to_string(now.state)
                                 : now.checked ? "edited since it was: " + to_string(now.state)
                                               : "not checked yet";
-      const bool gpu = region.needs == Needs::gpu;
       lines += painted(
           now.current ? now.state : State::not_started,
           fmt::format("  {}  {:<28} {:<5} {:>2}  {}{}\n", now.current ? sign(now.state) : "??",
@@ -134,9 +138,9 @@ std::string Screen::list(const Submission& submission, const Progress& progress)
                       gpu ? "-" : std::to_string(worth), state, gpu ? ", on a GPU only" : ""));
     }
     chapters += fmt::format("\n{} {}: {} of {}\n{}", chapter.number, chapter.title, here,
-                            chapter.ids.size(), lines);
+                            all_here, lines);
     finished += here;
-    all += static_cast<int>(chapter.ids.size());
+    all += all_here;
   }
   return fmt::format("{}  {} of {} exercises, {} of {} points\n{}\nNow: course next\n",
                      bar(finished, all), finished, all, points, most, chapters);

@@ -38,12 +38,14 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
 
 // As `course list` counts them.
 void fill_in_counts(std::string& text, const Manifest& manifest) {
-  int points = 0;
+  int exercises = 0, points = 0;
   for (const std::string& id : manifest.ids()) {
     const GradedRegion& region = manifest.region(id);
-    if (region.needs != Needs::gpu) points += region.points + region.traffic_points;
+    if (region.needs == Needs::gpu) continue;
+    ++exercises;
+    points += region.points + region.traffic_points;
   }
-  replace(text, "{{exercises}}", std::to_string(manifest.ids().size()));
+  replace(text, "{{exercises}}", std::to_string(exercises));
   replace(text, "{{points}}", std::to_string(points));
 }
 

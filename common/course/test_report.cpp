@@ -1,6 +1,7 @@
 // Reading the report that a test run leaves (tests/support/report.hpp).
 #include <fmt/format.h>
 
+#include <regex>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,11 @@ struct Report {
   std::vector<std::pair<std::string, std::string>> context;  // "r := 3" as {"r", "3"}
 };
 
+// Some compilers' NaN has a sign, which says nothing.
+std::string without_sign_of_nan(const std::string& text) {
+  return std::regex_replace(text, std::regex("-nan\\b"), "nan");
+}
+
 Report parse(const std::vector<std::string>& lines, const std::string& name) {
   Report report;
   for (const std::string& line : lines) {
@@ -27,12 +33,12 @@ Report parse(const std::vector<std::string>& lines, const std::string& name) {
     if (field == "failed") report.failed += std::stoi(value);
     if (field == "skipped") report.skipped = true;
     if (field == "where") report.where = value;
-    if (field == "what") report.what = value;
+    if (field == "what") report.what = without_sign_of_nan(value);
     if (field == "context") {
       const std::size_t sign = value.find(" := ");
       const bool named = sign != std::string::npos;
       report.context.emplace_back(named ? value.substr(0, sign) : "",
-                                  named ? value.substr(sign + 4) : value);
+                                  without_sign_of_nan(named ? value.substr(sign + 4) : value));
     }
   }
   return report;

@@ -9,12 +9,13 @@
 namespace flash_steps::course {
 namespace {
 
-constexpr std::array<std::pair<State, const char*>, 7> kNames{{
+constexpr std::array<std::pair<State, const char*>, 8> kNames{{
     {State::not_started, "not started"},
     {State::does_not_compile, "does not compile"},
     {State::crashed, "crashed"},
     {State::timed_out, "timed out"},
     {State::wrong, "wrong"},
+    {State::needs_gpu, "written, needs a GPU"},
     {State::not_on_gpu, "passes, not yet run on a GPU"},
     {State::done, "done"},
 }};

@@ -8,7 +8,16 @@
 
 namespace flash_steps::course {
 
-enum class State { not_started, does_not_compile, crashed, timed_out, wrong, not_on_gpu, done };
+enum class State {
+  not_started,
+  does_not_compile,
+  crashed,
+  timed_out,
+  wrong,
+  needs_gpu,  // written; what the simulator cannot run is not judged without a GPU
+  not_on_gpu,
+  done
+};
 
 std::string to_string(State state);  // "does not compile", ...
 State parse_state(const std::string& word);

@@ -217,9 +217,12 @@ class Verifier {
     Submission submission;
     submission.answers[wrong.id] = answer(wrong.id, wrong.body);
     const Verdict verdict = checker_.check(submission, wrong.id);
-    say(verdict.points < verdict.most_points,
-        fmt::format("{}: {} of {} points, {}", wrong.name, verdict.points, verdict.most_points,
-                    to_string(verdict.state)));
+    // one that does not compile says nothing about the tests
+    const bool compiles = verdict.state != State::does_not_compile;
+    say(compiles && verdict.points < verdict.most_points,
+        fmt::format("{}: {} of {} points, {}{}", wrong.name, verdict.points,
+                    verdict.most_points, to_string(verdict.state),
+                    compiles ? "" : ": " + verdict.lines.front()));
   }
 
   // What goes wrong by accident is told apart.

@@ -57,7 +57,7 @@ class Watcher {
     say(screen_.task(now, id_));
     const Standing before = standing(now, progress_, id_);
     if (before.current && before.state == State::not_started) {
-      say("\nWaiting for you to save " + now.answers.at(id_).file + ".\n");
+      wait_for_save(now);
     } else {
       check(now, id_);
     }
@@ -102,6 +102,15 @@ class Watcher {
     if (id == id_ && passes(verdict.state)) say("      n goes on to the next one.\n");
   }
 
+  // Meanwhile the chapter's tests are compiled, so that the verdict comes soon after the save.
+  void wait_for_save(const Submission& submission) {
+    say("\nWaiting for you to save " + submission.answers.at(id_).file + ".\n");
+    show_progress("compiling the chapter's tests");
+    Checker(project_, settings_)
+        .prepare({project_.manifest.chapter(project_.manifest.region(id_).chapter)});
+    if (live_) say("\r\033[K");
+  }
+
   // Somebody works at another exercise than the one that is watched.
   void notice_others(const Submission& after, const Submission& now) const {
     for (const auto& [id, answer] : after.answers) {
@@ -120,7 +129,8 @@ class Watcher {
         const bool open = !there.current || !passes(there.state);
         if ((passed_current || round == 1) && open && id != id_) {
           id_ = id;
-          return say("\n" + screen_.task(submission, id_));
+          say("\n" + screen_.task(submission, id_));
+          return wait_for_save(submission);
         }
         passed_current = passed_current || id == id_;
       }

@@ -63,7 +63,8 @@ const std::map<std::string, std::string> kRight{
      "  double all = 0;\n  for (std::size_t i = 0; i < x.size(); ++i) all = all + value(x, "
      "i);\n  return all;\n"},
     {"01.mean", "  return sum(x) / double(x.size());\n"},
-    {"01.twice-cuda", "  x = x + x;\n"}};
+    {"01.twice-cuda", "  x = x + x;\n"},
+    {"01.raw-cuda", "  (void)1;\n"}};
 
 std::map<std::string, std::string> right_but(const std::string& id, const std::string& body) {
   auto bodies = kRight;
@@ -108,6 +109,7 @@ TEST_CASE("cpu: a starter has todos and packed solutions and pages without them"
 
   const std::string page = read_file(homework.root() / "chapters/01_sum/README.md");
   CHECK(contains(page, "> **Yours to write:** `01.sum`, in `sum.cpp`. Add up the values."));
+  CHECK(contains(page, "| `01.mean` | [sum.cpp](sum.cpp) | Divide the sum by the count. |\n"));
   CHECK_FALSE(contains(page, "total"));
   CHECK(contains(page, "return 42;"));
   CHECK(contains(
@@ -118,7 +120,7 @@ TEST_CASE("cpu: a starter has todos and packed solutions and pages without them"
   CHECK(parse_hints(starter.reference_text("chapters/01_sum/hints.md"), "01.sum").size() == 3);
   CHECK_FALSE(fs::exists(homework.root() / "docs"));
   CHECK(contains(read_file(homework.root() / "README.md"), "| 7, 1 more on a GPU |"));
-  CHECK(contains(read_file(homework.root() / "README.md"), "4 exercises, 7 points"));
+  CHECK(contains(read_file(homework.root() / "README.md"), "3 exercises, 7 points"));
   CHECK(read_file(homework.root() / "chapters/CMakeLists.txt") == "add_chapter(01_sum)\n");
   CHECK_THROWS_AS(make_starter(starter, {"01"}), cli::UsageError);
   CHECK_THROWS_AS(write_starter(reference, {}, homework.root()), cli::UsageError);
@@ -149,6 +151,7 @@ TEST_CASE("cpu: submissions get what they deserve") {
   CHECK(right.most_points() == 7);
   CHECK(of(right, "01.sum").state == State::done);
   CHECK(of(right, "01.twice-cuda").state == State::not_on_gpu);
+  CHECK(of(right, "01.raw-cuda").state == State::needs_gpu);
 
   const Grade nothing = grade_of("nothing", {});
   CHECK(nothing.points() == 0);
@@ -285,7 +288,7 @@ TEST_CASE("cpu: the commands of a student") {
   CHECK(contains(course({"next"}).out, "chapters/01_sum/sum.cpp:8"));
   CHECK(contains(course({"next", "1"}).out, "chapters/01_sum/sum.cpp:8"));
   CHECK(course({"next", "13"}).exit_code == 2);
-  CHECK(contains(course({"list"}).out, "0 of 4 exercises, 0 of 7 points"));
+  CHECK(contains(course({"list"}).out, "0 of 3 exercises, 0 of 7 points"));
   CHECK(contains(course({"hint"}).out, "1 of 3  Begin with 0, and go on."));
   const auto second = course({"hint", "01.sum"});
   CHECK(contains(second.out, "2 of 3"));
@@ -307,6 +310,16 @@ TEST_CASE("cpu: the commands of a student") {
   CHECK(wrong.exit_code == 1);
   CHECK(contains(wrong.out, "xx  01.sum: wrong"));
   CHECK(contains(wrong.out, "course check 01.sum --seed 5"));
+
+  const fs::path raw = homework.root() / "chapters/01_sum/twice.cuh";
+  write_file(raw, replace_bodies("chapters/01_sum/twice.cuh", read_file(raw),
+                                 {{"01.raw-cuda", kRight.at("01.raw-cuda")}}));
+  const auto untested = course({"check", "01.raw-cuda", "--no-gpu"});
+  CHECK(untested.exit_code == 1);
+  CHECK(contains(untested.out, "..  01.raw-cuda: written, needs a GPU"));
+  CHECK(contains(course({"check", "01", "--no-gpu"}).out, "\n0 of 3 pass: "));
+  CHECK(contains(course({"list"}).out, "01 Sums: 0 of 3"));
+  CHECK(course({"solution", "01.raw-cuda", "--no-gpu"}).exit_code == 2);
 
   const auto reset = course({"reset", "01.sum"});
   CHECK(contains(reset.out, ".course/backups/01.sum.1"));
@@ -337,7 +350,7 @@ TEST_CASE("cpu: watch answers to keys without a terminal") {
   CHECK(contains(text, "01.mean  (C++, 2 points)"));
   CHECK(contains(text, "1 of 3  One."));
   CHECK(contains(text, "01.twice-cuda  (CUDA, 1 point)"));
-  CHECK(contains(text, "0 of 4 exercises"));
+  CHECK(contains(text, "0 of 3 exercises"));
   CHECK_FALSE(contains(text, "\033["));
 }
 

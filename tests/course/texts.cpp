@@ -194,11 +194,19 @@ TEST_CASE("cpu: only a finished report with the token counts") {
   CHECK(failed.details ==
         std::vector<std::string>{"first wrong element (1, 2): expected 0.25, got 0.5",
                                  "with N = 5", "at tests/04.cpp:9"});
+
+  const TestResult nan = read_report(
+      "token t0\ncase cpu: a\nassertions 1\nfailed 1\nwhat CHECK( lse == 1 ) is -nan == 1\n"
+      "context m := -nan\ncontext where := the-nano-one\nend\n",
+      "t0", "cpu: a");
+  CHECK(nan.details == std::vector<std::string>{"CHECK( lse == 1 ) is nan == 1",
+                                                "with m = nan, where = the-nano-one"});
 }
 
 TEST_CASE("cpu: every state has a name that is read back") {
-  for (const State state : {State::not_started, State::does_not_compile, State::crashed,
-                            State::timed_out, State::wrong, State::not_on_gpu, State::done}) {
+  for (const State state :
+       {State::not_started, State::does_not_compile, State::crashed, State::timed_out,
+        State::wrong, State::needs_gpu, State::not_on_gpu, State::done}) {
     CHECK(parse_state(to_string(state)) == state);
     const bool good = state == State::not_on_gpu || state == State::done;
     CHECK(passes(state) == good);
