@@ -51,7 +51,7 @@ bool tell_counts(const std::map<State, int>& counts) {
   std::string line;
   int all = 0, good = 0;
   for (const auto& [state, count] : counts) {
-    line += fmt::format("{}{} {}", line.empty() ? "" : ", ", count, to_string(state));
+    line += fmt::format("{}{} {}", line.empty() ? "" : "; ", count, to_string(state));
     all += count;
     good += passes(state) ? count : 0;
   }
