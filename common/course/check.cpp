@@ -215,8 +215,13 @@ void Checker::count_points(Verdict& verdict) const {
   if (!counts || !passes(verdict.state)) return;
   verdict.points = region.points + (verdict.traffic_met ? region.traffic_points : 0);
   if (verdict.traffic_met || region.traffic.empty()) return;
-  verdict.lines.push_back("right, but it moves more bytes than it must: " +
-                          fmt::format("{} of {} points", verdict.points, verdict.most_points));
+  verdict.lines.push_back(fmt::format("right, but not in its use of memory: {} of {} points",
+                                      verdict.points, verdict.most_points));
+  for (const TestResult& test : verdict.traffic) {
+    if (test.outcome == Outcome::passed) continue;
+    verdict.lines.insert(verdict.lines.end(), test.details.begin(), test.details.end());
+    verdict.lines.push_back("in \"" + test.name + "\"");
+  }
 }
 
 Verdict Checker::check(const Submission& submission, const std::string& id) {

@@ -55,20 +55,22 @@ Grade grade(const Project& project, const Submission& submission, const CheckSet
   return result;
 }
 
-std::vector<fs::path> find_submissions(const fs::path& directory) {
+std::vector<fs::path> find_submissions(const Project& project, const fs::path& directory) {
   if (!fs::is_directory(directory)) {
     throw cli::UsageError(directory.string() + " is no directory");
   }
-  if (fs::is_directory(directory / "chapters")) return {directory};
+  if (holds_answers(project, directory)) return {directory};
   std::vector<fs::path> found;
+  bool any = false;  // whether somebody handed in something
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (entry.is_directory() && !find_submission(entry.path()).empty())
-      found.push_back(entry.path());
+    if (!entry.is_directory() || entry.path().filename().string().front() == '.') continue;
+    found.push_back(entry.path());
+    any = any || holds_answers(project, find_submission(entry.path()));
   }
   std::sort(found.begin(), found.end());
-  if (found.empty()) {
+  if (!any) {
     throw cli::UsageError("no submission in " + directory.string() +
-                          ": a submission has chapters/");
+                          ": it has no file of the exercises, nor has any folder in it");
   }
   return found;
 }

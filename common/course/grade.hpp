@@ -28,8 +28,8 @@ Grade start_grade(const Project& project, const Submission& submission,
 Grade grade(const Project& project, const Submission& submission, const CheckSettings& settings,
             const std::function<void(const Grade&)>& so_far = {});
 
-// What `directory` holds: itself, if chapters/ lies in it, else the submissions in its folders.
-// UsageError if there are none.
-std::vector<fs::path> find_submissions(const fs::path& directory);
+// What `directory` holds: itself, if files of the exercises lie in it, else all its folders,
+// for one that lacks them gets its 0 points, too. UsageError if all of them lack them.
+std::vector<fs::path> find_submissions(const Project& project, const fs::path& directory);
 
 }  // namespace flash_steps::course

@@ -36,14 +36,13 @@ std::set<std::string> chapters_or_all(const Project& project, const std::string&
 
 // A service must get a result whatever was handed in; people get an error for a folder that
 // holds no submission.
-std::vector<fs::path> submissions_in(const GradeArguments& arguments) {
+std::vector<fs::path> submissions_in(const Project& project, const GradeArguments& arguments) {
   if (arguments.format == "gradescope") return {arguments.directory};
-  return find_submissions(arguments.directory);
+  return find_submissions(project, arguments.directory);
 }
 
 Submission open_submission(const Project& project, const fs::path& path) {
-  const fs::path inside = find_submission(path);
-  Submission submission = read_submission(project, inside.empty() ? path : inside);
+  Submission submission = read_submission(project, find_submission(path));
   submission.name =
       fs::absolute(path / ".").lexically_normal().parent_path().filename().string();
   return submission;
@@ -109,7 +108,7 @@ void command_grade(const CommonArguments& common, const GradeArguments& argument
       write_file(arguments.out, formatted(project, grades, arguments.format));
     }
   };
-  for (const fs::path& path : submissions_in(arguments)) {
+  for (const fs::path& path : submissions_in(project, arguments)) {
     const Submission submission = open_submission(project, path);
     grades.push_back(start_grade(project, submission, settings));
     write();

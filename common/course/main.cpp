@@ -76,10 +76,13 @@ void add_grade(CLI::App& app, Line& line) {
                                 [&] { command_grade(line.common, line.grade); });
   grade->add_option("directory", line.grade.directory, "the submission or the folder")
       ->required();
+  std::vector<CLI::Option*> formats;
   for (const char* format : {"json", "junit", "csv", "gradescope"}) {
-    grade->add_flag_callback(
+    CLI::Option* flag = grade->add_flag_callback(
         std::string("--") + format, [&line, format] { line.grade.format = format; },
         std::string("write ") + format + " instead of text");
+    for (CLI::Option* other : formats) flag->excludes(other);
+    formats.push_back(flag);
   }
   grade->add_option("--out", line.grade.out, "write to this file, again after each exercise");
 }

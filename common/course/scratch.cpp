@@ -118,8 +118,10 @@ std::vector<std::string> find_errors(const std::string& output, std::size_t most
   std::vector<std::string> errors;
   for (const std::string& line : split_lines(output)) {
     if (errors.size() == most) break;
-    if (line.size() < 2000 && std::regex_match(line, kError))
-      errors.push_back(line.substr(0, 240));
+    if (line.size() >= 2000 || !std::regex_match(line, kError)) continue;
+    const std::string error = line.substr(0, 240);  // a template's stands there for each type
+    const bool known = std::find(errors.begin(), errors.end(), error) != errors.end();
+    if (!known) errors.push_back(error);
   }
   return errors;
 }

@@ -61,7 +61,15 @@ std::string advice_on_wrong(const std::string& line) {
   for (const auto& [complaint, advice] : kAdvice) {
     if (line.find(complaint) != std::string::npos) return advice;
   }
-  return "Compare with the lesson's worked example, by hand, on the smallest size that fails.";
+  return "By hand, on the smallest size that fails: which step is the first to differ?";
+}
+
+std::string advice_on_error(const std::string& line) {
+  if (line.find("no matching function") != std::string::npos)
+    return "Do the arguments' types fit its declaration? A template may want its type named, "
+           "as "
+           "in f<T>(...).";
+  return "Begin with the first error; the ones after it may follow from it.";
 }
 
 }  // namespace
@@ -93,7 +101,7 @@ std::string advice(const Verdict& verdict) {
     case State::not_started:
       return "An idea to begin with: course hint " + verdict.id;
     case State::does_not_compile:
-      return "Begin with the first error; the ones after it may follow from it.";
+      return advice_on_error(verdict.lines.empty() ? "" : verdict.lines.front());
     case State::crashed:
       return "An index out of range, or a pointer to nothing: print the sizes before the line "
              "that dies.";

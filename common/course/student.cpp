@@ -49,6 +49,16 @@ void fill_in_counts(std::string& text, const Manifest& manifest) {
   replace(text, "{{points}}", std::to_string(points));
 }
 
+// Without tests nobody could have an exercise's points.
+void require_tests(const Manifest& manifest, const std::string& number) {
+  for (const std::string& id : manifest.chapter(number).ids) {
+    if (!manifest.region(id).tests.empty()) continue;
+    throw cli::UsageError(fmt::format(
+        "no test belongs to {} in chapters/course.json; `course learn {}` finds some", id,
+        number));
+  }
+}
+
 // docs/student/X is X of the starter: its README, its .gitignore.
 constexpr char kTemplates[] = "docs/student";
 
@@ -77,7 +87,7 @@ std::map<std::string, std::string> make_starter(const Project& reference,
                                                 const std::set<std::string>& chapters) {
   if (reference.is_starter)
     throw cli::UsageError("this is a starter already; make one from the reference");
-  for (const std::string& number : chapters) reference.manifest.chapter(number);
+  for (const std::string& number : chapters) require_tests(reference.manifest, number);
   std::set<std::string> present, given;
   for (const Chapter& chapter : reference.manifest.chapters) {
     if (chapter.number > *chapters.rbegin()) continue;

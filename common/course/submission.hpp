@@ -29,8 +29,11 @@ struct Submission {
 // Reads the answers below `directory`, laid out as the project is.
 Submission read_submission(const Project& project, const fs::path& directory);
 
+// Whether one of the files with exercises lies in this directory.
+bool holds_answers(const Project& project, const fs::path& directory);
+
 // The directory at or below `start` that holds chapters/: students zip their folder, or what is
-// in it. Empty if there is none.
+// in it. `start` if there is none, or more than one.
 fs::path find_submission(const fs::path& start);
 
 }  // namespace flash_steps::course
