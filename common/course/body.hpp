@@ -18,8 +18,9 @@ struct BodyProblem {
 };
 
 // Why these lines cannot stand between the marks, if so: a brace that closes what was opened
-// outside, or is never closed (then the lines would reach beyond the marks), or a preprocessor
-// line (which could change the tests) other than #pragma unroll.
+// outside, or is never closed (then the lines would reach beyond the marks), a preprocessor
+// line (which could change the tests) other than #pragma unroll, or what hides one of these: a
+// line that ends in a backslash, a digraph, a comment or literal that is never closed.
 std::optional<BodyProblem> find_body_problem(const std::string& body);
 
 }  // namespace flash_steps::course

@@ -236,36 +236,13 @@ Verdict Checker::check(const Submission& submission, const std::string& id) {
 std::vector<Verdict> Checker::check_chapter(const Submission& submission,
                                             const Chapter& chapter,
                                             const std::function<void(const Verdict&)>& done) {
-  std::map<std::string, Verdict> verdicts;
-  Answers together;
-  std::vector<std::string> ids;
+  std::vector<Verdict> verdicts;
   for (const std::string& id : chapter.ids) {
-    const Answer& answer = submission.answers.at(id);
-    if (project_.manifest.region(id).needs == Needs::gpu || judge_text(answer, id)) {
-      verdicts[id] = check_alone(submission, id);
-    } else {
-      together[id] = answer;
-      ids.push_back(id);
-    }
+    tell(id);
+    verdicts.push_back(check(submission, id));
+    if (done) done(verdicts.back());
   }
-  if (!ids.empty()) {
-    const bool stop = settings_.stop_at_failure && ids.size() == 1;
-    for (auto& [id, verdict] : try_answers(together, ids, "sim", stop)) verdicts[id] = verdict;
-  }
-  for (const std::string& id : chapter.ids) {
-    Verdict& verdict = verdicts.at(id);
-    const bool good = passes(verdict.state) && verdict.traffic_met;
-    if (together.contains(id) && together.size() > 1 && !good) {
-      tell("trying " + id + " by itself");
-      verdict = check_alone(submission, id);
-    }
-    check_on_gpu(submission, verdict);
-    count_points(verdict);
-    if (done) done(verdict);
-  }
-  std::vector<Verdict> ordered;
-  for (const std::string& id : chapter.ids) ordered.push_back(verdicts.at(id));
-  return ordered;
+  return verdicts;
 }
 
 }  // namespace flash_steps::course

@@ -31,9 +31,8 @@ class Checker {
   // One id, everything else being the reference.
   Verdict check(const Submission& submission, const std::string& id);
 
-  // All graded ids of a chapter. They are tried together first: where all is right, one build
-  // tells. What fails then is tried by itself, so that no answer is blamed for another.
-  // `done` is called with each verdict as soon as it is final.
+  // All graded ids of a chapter, each by itself: no answer is blamed for another, and none is
+  // right only beside another. `done` is called with each verdict.
   std::vector<Verdict> check_chapter(const Submission& submission, const Chapter& chapter,
                                      const std::function<void(const Verdict&)>& done = {});
 

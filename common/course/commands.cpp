@@ -114,6 +114,13 @@ bool command_check(const CommonArguments& common, const std::vector<std::string>
     for (const Chapter& chapter : student.project.manifest.chapters)
       all.push_back(chapter.number);
   }
+  for (const std::string& one : all) {  // a word that is none is said before anything is built
+    if (one.find('.') == std::string::npos) {
+      find_chapter(student.project.manifest, one);
+    } else {
+      student.project.manifest.region(one);
+    }
+  }
   std::map<State, int> counts;
   for (const std::string& one : all) {
     const std::vector<Verdict> verdicts = check_one(checker, student, one);
@@ -150,10 +157,13 @@ void command_reset(const CommonArguments& common, const std::string& id) {
   }
   const Answer& answer = student.submission.answers.at(id);
   if (answer.line == 0) throw cli::UsageError(answer.problem);
-  const fs::path kept = student.progress.back_up(id, answer.body);
   const fs::path path = student.project.root / answer.file;
-  write_file(path, replace_bodies(answer.file, read_file(path),
-                                  {{id, student.project.stub_body(id)}}));
+  const std::string text = read_file(path);
+  std::vector<Problem> problems;
+  scan_text(answer.file, text, problems);
+  if (!problems.empty()) throw cli::UsageError("mend this first: " + problems.front().text());
+  const fs::path kept = student.progress.back_up(id, answer.body);
+  write_file(path, replace_bodies(answer.file, text, {{id, student.project.stub_body(id)}}));
   fmt::print("{} is as it was handed out. Your lines are kept in {}\n", id,
              kept.lexically_relative(student.project.root).string());
 }

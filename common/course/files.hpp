@@ -13,6 +13,9 @@ namespace fs = std::filesystem;
 // Throws std::runtime_error naming the file.
 std::string read_file(const fs::path& path);
 
+// The last bytes of a file, at most `most`.
+std::string read_end(const fs::path& path, std::streamoff most);
+
 // Creates the directories above it. A reader sees the old text or the new one, never a part.
 void write_file(const fs::path& path, const std::string& text);
 

@@ -19,17 +19,16 @@ int Grade::most_points() const {
   return sum;
 }
 
-Grade start_grade(const Project& project, const Submission& submission,
-                  const CheckSettings& settings) {
+Grade start_grade(const Project& project, const std::string& name,
+                  const CheckSettings& settings, const std::string& why) {
   Grade grade;
-  grade.submission = submission.name;
+  grade.submission = name;
   grade.seed = settings.seed;
-  grade.changed_outside = submission.changed_outside;
   for (const std::string& id : project.manifest.ids()) {
     const GradedRegion& region = project.manifest.region(id);
     Verdict& verdict = grade.verdicts.emplace_back();
     verdict.id = id;
-    verdict.lines = {"not graded: the grading did not come to it"};
+    verdict.lines = {"not graded: " + why};
     if (region.needs != Needs::gpu || settings.gpu) {
       verdict.most_points = region.points + region.traffic_points;
     }
@@ -40,7 +39,8 @@ Grade start_grade(const Project& project, const Submission& submission,
 Grade grade(const Project& project, const Submission& submission, const CheckSettings& settings,
             const std::function<void(const Grade&)>& so_far) {
   const double began = now_seconds();
-  Grade result = start_grade(project, submission, settings);
+  Grade result = start_grade(project, submission.name, settings);
+  result.changed_outside = submission.changed_outside;
   Checker checker(project, settings);
   const std::vector<Chapter>& chapters = project.manifest.chapters;
   const auto take = [&](const Verdict& verdict) {
@@ -63,7 +63,8 @@ std::vector<fs::path> find_submissions(const Project& project, const fs::path& d
   std::vector<fs::path> found;
   bool any = false;  // whether somebody handed in something
   for (const auto& entry : fs::directory_iterator(directory)) {
-    if (!entry.is_directory() || entry.path().filename().string().front() == '.') continue;
+    std::error_code error;
+    if (!entry.is_directory(error) || entry.path().filename().string().front() == '.') continue;
     found.push_back(entry.path());
     any = any || holds_answers(project, find_submission(entry.path()));
   }

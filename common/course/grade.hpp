@@ -19,9 +19,10 @@ struct Grade {
   int most_points() const;
 };
 
-// Nothing is graded yet: every id has 0 points of what it can have.
-Grade start_grade(const Project& project, const Submission& submission,
-                  const CheckSettings& settings);
+// Nothing is graded yet: every id has 0 points of what it can have, and `why`.
+Grade start_grade(const Project& project, const std::string& name,
+                  const CheckSettings& settings,
+                  const std::string& why = "the grading did not come to it");
 
 // Grades the chapters, from the last to the first: what is built for one is not built again for
 // another. `so_far` is called after each id, with all verdicts there are.

@@ -41,10 +41,13 @@ std::vector<fs::path> submissions_in(const Project& project, const GradeArgument
   return find_submissions(project, arguments.directory);
 }
 
+std::string name_of(const fs::path& path) {
+  return fs::absolute(path / ".").lexically_normal().parent_path().filename().string();
+}
+
 Submission open_submission(const Project& project, const fs::path& path) {
   Submission submission = read_submission(project, find_submission(path));
-  submission.name =
-      fs::absolute(path / ".").lexically_normal().parent_path().filename().string();
+  submission.name = name_of(path);
   return submission;
 }
 
@@ -109,14 +112,21 @@ void command_grade(const CommonArguments& common, const GradeArguments& argument
     }
   };
   for (const fs::path& path : submissions_in(project, arguments)) {
-    const Submission submission = open_submission(project, path);
-    grades.push_back(start_grade(project, submission, settings));
+    grades.push_back(start_grade(project, name_of(path), settings));
     write();
-    grade(project, submission, settings, [&](const Grade& so_far) {
-      grades.back() = so_far;
+    try {
+      grade(project, open_submission(project, path), settings, [&](const Grade& so_far) {
+        grades.back() = so_far;
+        write();
+      });
+    } catch (const Interrupted&) {
+      throw;
+    } catch (
+        const std::exception& error) {  // one that nobody thought of costs the others nothing
+      grades.back() = start_grade(project, name_of(path), settings, error.what());
       write();
-    });
-    fmt::print(stderr, "{}: {} of {} points, seed {}, {:.0f} s\n", submission.name,
+    }
+    fmt::print(stderr, "{}: {} of {} points, seed {}, {:.0f} s\n", name_of(path),
                grades.back().points(), grades.back().most_points(), settings.seed,
                grades.back().seconds);
   }

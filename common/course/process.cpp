@@ -48,10 +48,11 @@ void limit(decltype(RLIMIT_AS) what, rlim_t value) {
   dup2(output, 2);
   close(input);
   close(output);
+  if (!command.directory.empty() && chdir(command.directory.c_str()) != 0) _exit(127);
   limit(RLIMIT_CORE, 0);
   if (command.memory_gib > 0) {
     limit(RLIMIT_AS, static_cast<rlim_t>(command.memory_gib) << 30);
-    limit(RLIMIT_FSIZE, rlim_t{256} << 20);
+    limit(RLIMIT_FSIZE, rlim_t{64} << 20);
   }
   environ = environment;
   execvp(arguments[0], arguments.data());

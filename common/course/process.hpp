@@ -17,6 +17,7 @@ struct Command {
   std::string input;                               // of stdin, a few bytes
   double seconds = 0;                              // limit; 0: none
   int memory_gib = 0;                              // limit; 0: none
+  std::filesystem::path directory = {};            // where it runs; empty: here
 };
 
 struct Ended {

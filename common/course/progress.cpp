@@ -10,15 +10,20 @@ using Json = nlohmann::ordered_json;
 
 Progress::Progress(const Project& project)
     : folder_(project.is_starter ? project.root / ".course" : project.scratch()) {
+  load();
+}
+
+void Progress::load() try {
   const fs::path file = folder_ / "progress.json";
   if (!fs::exists(file)) return;
-  const Json all = Json::parse(read_file(file), nullptr, false);
-  if (!all.is_object()) return;  // damaged: begin anew
+  const Json all = Json::parse(read_file(file));
   for (const auto& [id, entry] : all.items()) {
     entries_[id] = {entry.value("body", std::uint64_t{0}),
                     parse_state(entry.value("state", "not started")),
                     entry.value("lines", std::vector<std::string>()), entry.value("hints", 0)};
   }
+} catch (const std::exception&) {
+  entries_.clear();  // damaged: begin anew
 }
 
 void Progress::save() const {
@@ -51,6 +56,7 @@ std::optional<State> Progress::last_state(const std::string& id) const {
 }
 
 void Progress::remember(const Verdict& verdict, const Answer& answer) {
+  load();  // another `course` may have written since
   Entry& entry = entries_[verdict.id];
   const std::uint64_t body = hash_text(answer.body);
   // what ran on a GPU once is not forgotten by a check without one
@@ -68,6 +74,7 @@ int Progress::hints(const std::string& id) const {
 }
 
 void Progress::give_hint(const std::string& id) {
+  load();
   ++entries_[id].hints;
   save();
 }

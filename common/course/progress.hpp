@@ -35,6 +35,7 @@ class Progress {
     std::vector<std::string> lines;
     int hints = 0;
   };
+  void load();
   void save() const;
   fs::path folder_;
   std::map<std::string, Entry> entries_;

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "common/cli/error.hpp"
+#include "common/course/body.hpp"
 #include "common/course/lessons.hpp"
 
 namespace flash_steps::course {
@@ -16,7 +17,7 @@ using Json = nlohmann::ordered_json;
 const char* const kManifest = "chapters/course.json";
 const char* const kPack = ".course/solutions.json";
 
-void read_pack(Project& project) {
+void read_pack(Project& project) try {
   const Json packed = Json::parse(read_file(project.root / kPack));
   for (const auto& [file, hash] : packed.at("handed_out").items()) {
     project.files.push_back(file);
@@ -27,6 +28,18 @@ void read_pack(Project& project) {
   }
   for (const auto& [file, text] : packed.at("hints").items()) {
     project.hints[file] = from_base64(text.get<std::string>());
+  }
+} catch (const Json::exception&) {
+  throw std::runtime_error(std::string(kPack) + " is damaged: take it from the starter again");
+}
+
+// Only the reference is without the packed solutions, and it has no gaps.
+void require_solutions(const Project& project) {
+  for (const auto& [id, region] : project.regions) {
+    if (!project.manifest.graded.contains(id) || !is_not_started(region.body)) continue;
+    throw std::runtime_error(fmt::format(
+        "{} is missing, and {} is not written: copy the starter with its hidden folders", kPack,
+        id));
   }
 }
 
@@ -129,6 +142,7 @@ Project load_project(const fs::path& root) {
   std::vector<Problem> problems;
   project.regions = scan_texts(project.texts, problems);
   compare_with_manifest(project, problems);
+  if (problems.empty() && !project.is_starter) require_solutions(project);
   for (const Problem& problem : problems) fmt::print(stderr, "{}\n", problem.text());
   if (!problems.empty()) {
     throw std::runtime_error(

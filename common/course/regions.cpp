@@ -19,19 +19,21 @@ class Scanner {
   }
 
   std::vector<Region> scan(const std::string& text) {
-    static const std::regex kBegin(R"( *// \[begin ([^ ]+)\]\r?)"), kEnd(R"( *// \[end\]\r?)"),
-        kMisplaced(R"(.*//\s*\[\s*([Bb]egin|[Ee]nd)[\] ].*)");
+    static const std::regex kBegin(R"(// \[begin ([^ ]+)\])"), kEnd(R"(// \[end\])"),
+        kMisplaced(R"(.*//\s*\[\s*([Bb]egin\s+[^\s\]]+|[Ee]nd)\s*\].*)");
+    constexpr std::size_t kLongest = 200;  // of a mark
     for (const std::string& line : split_lines(text)) {
       ++line_;
+      const std::string mark = line.size() > kLongest ? "" : trimmed(line);
       std::smatch match;
-      if (std::regex_match(line, match, kBegin)) {
+      if (std::regex_match(mark, match, kBegin)) {
         begin(match[1]);
-      } else if (std::regex_match(line, kEnd)) {
+      } else if (std::regex_match(mark, kEnd)) {
         end();
-      } else if (std::regex_match(line, kMisplaced)) {
-        complain("a mark must be a line of its own: \"// [begin NN.name]\" or \"// [end]\"");
-      } else if (open_) {
-        region_.body += line + "\n";
+      } else {
+        if (std::regex_match(mark, kMisplaced))
+          complain("a mark must be a line of its own: \"// [begin NN.name]\" or \"// [end]\"");
+        if (open_) region_.body += line + "\n";
       }
     }
     if (open_) complain("region " + region_.id + " is never closed", region_.begin);
@@ -48,7 +50,6 @@ class Scanner {
     if (open_) {
       complain("region " + id + " begins inside region " + region_.id +
                ", which began in line " + std::to_string(region_.begin));
-      return;
     }
     if (!std::regex_match(id, kId)) {
       complain("\"" + id + "\" is no region id: two digits, a dot, words with hyphens");

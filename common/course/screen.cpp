@@ -158,15 +158,18 @@ std::string Screen::task(const Submission& submission, const std::string& id) co
   const GradedRegion& region = project_.manifest.region(id);
   const Chapter& chapter = project_.manifest.chapter(region.chapter);
   const Answer& answer = submission.answers.at(id);
+  const std::string where =
+      answer.line > 0 ? fmt::format("{}:{}, between the marks", answer.file, answer.line)
+                      : answer.problem;
   return fmt::format(
       "{}  ({}, {} point{})\n\n"
       "  what    {}\n"
-      "  where   {}:{}, between the marks\n"
+      "  where   {}\n"
       "  read    chapters/{}/README.md\n"
       "  check   course check {}      or, at every save: course watch {}\n"
       "  stuck?  course hint {}\n",
       id, what_it_needs(region.needs), region.points, region.points == 1 ? "" : "s",
-      region.todo, answer.file, answer.line, chapter.directory, id, id, id);
+      region.todo, where, chapter.directory, id, id, id);
 }
 
 std::string first_open(const Project& project, const Submission& submission,

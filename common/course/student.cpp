@@ -77,6 +77,7 @@ std::set<std::string> parse_chapters(const std::string& text) {
     }
     const int first = std::stoi(match[1]),
               last = match[3].matched ? std::stoi(match[3]) : first;
+    if (last < first) throw cli::UsageError("--chapters: " + part + " is no range");
     for (int number = first; number <= last; ++number) chapters.insert(two_digits(number));
     begin = end + 1;
   }

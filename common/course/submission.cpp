@@ -19,10 +19,14 @@ std::string unix_lines(std::string text) {
   return text;
 }
 
-// The file where it belongs, or by its name alone: some upload files one by one.
+// The file where it belongs, or by its name alone: some upload files one by one. Empty if there
+// is none. A link, which might lead anywhere, and a giant are none.
 std::string read_if_there(const fs::path& directory, const fs::path& file) {
+  constexpr std::uintmax_t kLargest = 1 << 20;
   for (const fs::path& path : {directory / file, directory / file.filename()}) {
-    if (fs::is_regular_file(path)) return unix_lines(read_file(path));
+    std::error_code error;
+    if (!fs::is_regular_file(fs::symlink_status(path, error))) continue;
+    if (fs::file_size(path, error) <= kLargest) return unix_lines(read_file(path));
   }
   return "";
 }
@@ -48,6 +52,11 @@ void take_file(const Project& project, const std::string& file, const std::strin
   std::map<std::string, int> times;
   for (const Region& region : scan_text(file, text, problems)) {
     if (!project.manifest.graded.contains(region.id)) continue;
+    if (const std::string& home = project.regions.at(region.id).file; home != file) {
+      submission.changed_outside.push_back(
+          fmt::format("{}: {} is read from {} only", file, region.id, home));
+      continue;
+    }
     submission.answers[region.id] = take(region);
     if (++times[region.id] > 1) {
       submission.answers[region.id].problem =
@@ -58,7 +67,7 @@ void take_file(const Project& project, const std::string& file, const std::strin
     if (region.file != file || !project.manifest.graded.contains(id)) continue;
     if (submission.answers.contains(id)) continue;
     const std::string why =
-        text.empty()       ? "the file is missing"
+        text.empty()       ? "the file is missing, or no plain file of at most 1 MiB"
         : problems.empty() ? "its marks \"// [begin " + id + "]\" and \"// [end]\" are gone"
                            : "its marks are broken: " + problems.front().text();
     submission.answers[id] = {file, 0, "", file + ": " + why, text.empty()};
@@ -99,8 +108,9 @@ Submission read_submission(const Project& project, const fs::path& directory) {
     if (!text.empty()) compare_outside(project, file, text, submission);
   }
   for (const auto& [file, hash] : project.hashes) {
-    if (!is_below(file, {"tests", "common"}) || !fs::is_regular_file(directory / file))
-      continue;
+    std::error_code error;
+    const bool plain = fs::is_regular_file(fs::symlink_status(directory / file, error));
+    if (!is_below(file, {"tests", "common"}) || !plain) continue;
     if (hash_text(read_file(directory / file)) != hash)
       submission.changed_outside.push_back(file);
   }
@@ -116,10 +126,11 @@ bool holds_answers(const Project& project, const fs::path& directory) {
 }
 
 fs::path find_submission(const fs::path& start) {
-  if (fs::is_directory(start / "chapters")) return start;
+  std::error_code error;
+  if (fs::is_directory(start / "chapters", error)) return start;
   std::vector<fs::path> inside;
-  for (const auto& entry : fs::directory_iterator(start)) {
-    if (entry.is_directory() && fs::is_directory(entry.path() / "chapters")) {
+  for (const auto& entry : fs::directory_iterator(start, error)) {
+    if (entry.is_directory(error) && fs::is_directory(entry.path() / "chapters", error)) {
       inside.push_back(entry.path());
     }
   }

@@ -25,7 +25,7 @@ std::vector<std::string> last_words(const fs::path& output) {
   static const std::regex kDoctest(
       R"(\[doctest\].*|=+|TEST CASE:.*|.*test case CRASHED.*|.*:[0-9]+:)");
   std::vector<std::string> lines;
-  for (const std::string& line : split_lines(read_file(output))) {
+  for (const std::string& line : split_lines(read_end(output, 1 << 16))) {
     const std::string text = trimmed(line).substr(0, 200);
     if (!text.empty() && !std::regex_match(text, kDoctest)) lines.push_back(text);
   }
@@ -39,13 +39,17 @@ class RunningTest {
       : index_(index), name_(name), token_(fresh_token()) {
     output_ = settings.folder / fmt::format("test-{}.log", index);
     report_ = settings.folder / fmt::format("test-{}.report", index);
-    fs::remove(report_);
+    workplace_ = settings.folder / fmt::format("test-{}", index);
+    fs::remove_all(report_);
+    fs::remove_all(workplace_);
+    fs::create_directories(workplace_);
     Command command;
     command.arguments = {settings.program.string(), "--no-colors", "--test-case=" + name};
     command.environment = {{"FLASH_STEPS_REPORT", report_.string()},
                            {"FLASH_STEPS_DATA_SEED", std::to_string(settings.seed)},
                            {"OMP_WAIT_POLICY", "passive"}};
     command.output = output_;
+    command.directory = workplace_;  // what it writes or removes is nobody's
     command.input = token_ + "\n";
     command.seconds = settings.limits.test_seconds;
     command.memory_gib = settings.limit_memory ? settings.limits.memory_gib : 0;
@@ -65,7 +69,8 @@ class RunningTest {
       result.details = last_words(output_);
       result.details.insert(result.details.begin(), signal_text(ended.signal));
     } else {
-      result = read_report(fs::exists(report_) ? read_file(report_) : "", token_, name_);
+      const std::string report = fs::is_regular_file(report_) ? read_end(report_, 1 << 20) : "";
+      result = read_report(report, token_, name_);
       if (result.outcome == Outcome::passed && ended.exit_code != 0)
         result.outcome = Outcome::failed;
       if (result.outcome == Outcome::ended) {
@@ -77,15 +82,16 @@ class RunningTest {
     }
     result.name = name_;
     result.seconds = ended.seconds;
-    fs::remove(output_);
-    fs::remove(report_);
+    fs::remove_all(output_);
+    fs::remove_all(report_);
+    fs::remove_all(workplace_);
     return result;
   }
 
  private:
   std::size_t index_;
   std::string name_, token_;
-  fs::path output_, report_;
+  fs::path output_, report_, workplace_;
   std::unique_ptr<Child> child_;
 };
 

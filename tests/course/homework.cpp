@@ -9,6 +9,7 @@
 #include "common/course/grade.hpp"
 #include "common/course/lessons.hpp"
 #include "common/course/process.hpp"
+#include "common/course/progress.hpp"
 #include "common/course/reports.hpp"
 #include "common/course/student.hpp"
 #include "common/course/verify.hpp"
@@ -229,6 +230,114 @@ TEST_CASE("cpu: what is not between the marks has no effect") {
   replace_all(text, "\n", "\r\n");
   write_file(windows / "chapters/01_sum/sum.cpp", text);
   CHECK(of(graded(project, windows), "01.mean").state == State::done);
+}
+
+TEST_CASE("cpu: two wrong answers that make up for each other are two wrong answers") {
+  const Homework homework;
+  const Project project = load_project(homework.root());
+  auto bodies = right_but("01.mean", "  return sum(x) / (2 * double(x.size()));\n");
+  bodies["01.sum"] =
+      "  double all = 0;\n  for (std::size_t i = 0; i < x.size(); ++i) all += 2 * value(x, "
+      "i);\n"
+      "  return all;\n";
+  const Grade pair = graded(project, submit(homework, "pair", bodies));
+  CHECK(of(pair, "01.sum").state == State::wrong);
+  CHECK(of(pair, "01.mean").state == State::wrong);
+  CHECK(pair.points() == 1);
+}
+
+TEST_CASE("cpu: odd files spoil what is in them and nothing else") {
+  const Homework homework;
+  const Project project = load_project(homework.root());
+  const std::string file = "chapters/01_sum/sum.cpp";
+  const auto of_text = [&](const std::string& name, const std::string& text) {
+    const fs::path folder = submit(homework, name, kRight);
+    write_file(folder / file, text);
+    return read_submission(project, folder);
+  };
+  const std::string right = read_file(submit(homework, "right", kRight) / file);
+
+  const Submission giant = of_text("giant", right + std::string(2 << 20, ' '));
+  CHECK(contains(giant.answers.at("01.sum").problem, "no plain file of at most 1 MiB"));
+  const Submission long_line =
+      of_text("long", replace_bodies(file, right,
+                                     {{"01.sum", kRight.at("01.sum") + "  // " +
+                                                     std::string(300000, 'x') + "\n"}}));
+  CHECK(contains(long_line.answers.at("01.sum").problem, "more than 64 KiB"));
+  CHECK(long_line.answers.at("01.mean").problem.empty());
+
+  std::string text = right;
+  text.erase(text.find("  // [end]\n"), 11);
+  const Submission unclosed = of_text("unclosed", text);
+  CHECK(contains(unclosed.answers.at("01.sum").problem, "its marks are broken"));
+  CHECK_FALSE(unclosed.answers.at("01.sum").not_started);
+  CHECK(unclosed.answers.at("01.mean").body == kRight.at("01.mean"));
+
+  const fs::path copied = submit(homework, "copied", kRight);
+  write_file(copied / "chapters/01_sum/twice.cuh",
+             read_file(copied / "chapters/01_sum/twice.cuh") +
+                 "// [begin 01.sum]\n  return 0;\n// [end]\n");
+  CHECK(read_submission(project, copied).answers.at("01.sum").body == kRight.at("01.sum"));
+
+  const fs::path linked = submit(homework, "linked", kRight);
+  fs::remove(linked / file);
+  fs::create_symlink("sum.cpp", linked / file);
+  CHECK(read_submission(project, linked).answers.at("01.sum").not_started);
+}
+
+TEST_CASE("cpu: everybody in a folder of submissions has a row") {
+  const Homework homework;
+  const fs::path folder = homework.folder.path() / "submissions";
+  submit(homework, "anne", kRight);
+  write_file(folder / "flat/sum.cpp", read_file(folder / "anne/chapters/01_sum/sum.cpp"));
+  fs::create_directories(folder / "nothing");
+  fs::create_directories(folder / "loop");
+  fs::create_symlink("chapters", folder / "loop/chapters");
+  const auto grade = test::run_program(
+      FLASH_STEPS_COURSE, {"grade", folder.string(), "--csv", "--no-gpu", "--seed", "77",
+                           "--root", homework.root().string()});
+  CHECK(grade.exit_code == 0);
+  CHECK(contains(grade.out, "\"anne\",7,7,"));
+  CHECK(contains(grade.out, "\"flat\",6,7,"));
+  CHECK(contains(grade.out, "\"nothing\",0,7,"));
+  CHECK(contains(grade.out, "\"loop\",0,7,"));
+}
+
+TEST_CASE("cpu: tested code does not run where the grader works") {
+  const Homework homework;
+  const Project project = load_project(homework.root());
+  const std::string name = "flash_steps_left_by_a_student.txt";
+  const Grade grade =
+      graded(project, submit(homework, "writer",
+                             right_but("01.sum", "  (void)!std::system(\"touch " + name +
+                                                     "\");\n" + kRight.at("01.sum"))));
+  CHECK(of(grade, "01.sum").state == State::done);
+  CHECK_FALSE(fs::exists(name));
+}
+
+TEST_CASE("cpu: a starter without its solutions is not taken for the reference") {
+  const Homework homework;
+  fs::remove_all(homework.root() / ".course");
+  CHECK_THROWS_WITH_AS(
+      load_project(homework.root()),
+      ".course/solutions.json is missing, and 01.mean is not written: copy the "
+      "starter with its hidden folders",
+      std::runtime_error);
+}
+
+TEST_CASE("cpu: two programs may note progress at a time") {
+  const Homework homework;
+  const Project project = load_project(homework.root());
+  Progress first(project), second(project);
+  Verdict verdict;
+  verdict.id = "01.sum";
+  verdict.state = State::done;
+  first.remember(verdict, {});
+  second.give_hint("01.mean");
+  CHECK(Progress(project).last_state("01.sum") == State::done);
+  CHECK(Progress(project).hints("01.mean") == 1);
+  write_file(homework.root() / ".course/progress.json", "{\"01.sum\": 3}");
+  CHECK_FALSE(Progress(project).last_state("01.sum"));
 }
 
 TEST_CASE("cpu: the manifest says which tests there must be") {

@@ -68,6 +68,25 @@ TEST_CASE("cpu: wrong marks are named with file and line") {
         "chapters/04_x/b.cpp:2: region 04.a is there twice: also in chapters/04_x/a.cpp:1");
 }
 
+TEST_CASE("cpu: marks that students' editors touched") {
+  std::vector<Problem> problems;
+  const auto regions = scan_text(kFile,
+                                 "\t// [begin 04.a] \nx;  // [end of the step]\n" +
+                                     std::string(300000, 'x') + "\n  // [end]\t\n",
+                                 problems);
+  CHECK(problems.empty());
+  REQUIRE(regions.size() == 1);
+  CHECK(regions[0].body == "x;  // [end of the step]\n" + std::string(300000, 'x') + "\n");
+
+  // an [end] is gone: the region after it is still there, and the one before is not
+  const auto rest =
+      scan_text(kFile, "// [begin 04.a]\nx\n// [begin 04.b]\ny\n// [end]\n", problems);
+  REQUIRE(rest.size() == 1);
+  CHECK(rest[0].id == "04.b");
+  CHECK(rest[0].body == "y\n");
+  CHECK(problems.size() == 1);
+}
+
 TEST_CASE("cpu: bodies are replaced and put back byte by byte") {
   const std::string text =
       "a\n// [begin 04.a]\n\tx\n// [end]\nb\n// [begin 04.b]\ny\n// [end]\nno newline at the "
@@ -83,7 +102,7 @@ TEST_CASE("cpu: bodies are replaced and put back byte by byte") {
 TEST_CASE("cpu: comments and literals are no code") {
   CHECK(code_only("a // b\nc /* d\ne */ f \"g\\\"{\" 'h' i") ==
         "a     \nc     \n     f            i");
-  CHECK(code_only("R\"x({)\")x\" 1'000") == "           1'000");
+  CHECK(code_only("R\"x({)\")x\" 1'000") == "R          1'000");
 }
 
 TEST_CASE("cpu: not started is what has no code or a todo") {
@@ -106,12 +125,28 @@ TEST_CASE("cpu: lines that reach beyond the marks are refused") {
   CHECK(what("if (a) {\n  b;\n") == "1: this '{' is never closed");
   CHECK(what("f(a];\n") == "1: this ']' closes nothing between the marks");
   for (const char* line : {"#define CHECK(x) (void)0", "  # include \"/etc/passwd\"",
-                           "/* */ #undef CHECK", "%: define x", "#pragma GCC system_header"}) {
+                           "/* */ #undef CHECK", "\f#define x", "#pragma GCC system_header"}) {
     CAPTURE(line);
     CHECK(what(std::string("f();\n") + line + "\n") ==
           "2: no line with # may stand here but #pragma unroll");
   }
   CHECK(what("// # of keys { (\nf(\"# {\");\n").empty());
+
+  // what would make the compiler read other lines than the marks show
+  const std::string backslash = "no line may end in \\ here";
+  CHECK(what("// C:\\\n/*\n#define CHECK(x)\n// */\n") == "1: " + backslash);
+  CHECK(what("f();\n// \\ \t\n/*\n#undef CHECK\n*/\n") == "2: " + backslash);
+  CHECK(what("f();\n%> int g() <% return 1;\n") ==
+        "2: write { } # for <%, or put blanks into it");
+  CHECK(what("%:define CHECK(x)\n") == "1: write { } # for %:, or put blanks into it");
+  const std::string unclosed = "the comment or literal that begins here is never closed";
+  CHECK(what("f();\n/* } \n") == "2: " + unclosed);
+  CHECK(what("f(R\"x({)\");\n") == "1: " + unclosed);
+  CHECK(what("char c = 'a;\n") == "1: " + unclosed);
+  CHECK(what("(void)L'\"'; } int g() { (void)L'\"';\n") ==
+        "1: this '}' closes nothing between the marks");
+  CHECK(
+      what("(void)u8\"{\"; (void)u8'{'; (void)LR\"({)\"; n = 1'000 + 0x1'0; a % b;\n").empty());
 }
 
 TEST_CASE("cpu: a manifest with a mistake is refused with the entry's name") {
@@ -143,8 +178,11 @@ TEST_CASE("cpu: a manifest with a mistake is refused with the entry's name") {
         "chapters/course.json: 04.a: \"point\" is no field of it");
   CHECK(error(R"("05.a": "given")", "").find("05.a: is no id of chapter 04_x") !=
         std::string::npos);
-  CHECK(error(good, R"("cpu: one": ["04.b"])").find("names 04.b, which is no graded id") !=
+  CHECK(error(good, R"("cpu: one": ["04.c"])").find("names 04.c, which is no graded id") !=
         std::string::npos);
+  CHECK(parse_manifest(with(good, R"("cpu: one": ["04.a", "04.b"])"))
+            .region("04.a")
+            .tests.size() == 1);
   CHECK(error(good, R"("cpu: a, b": ["04.a"])").find("no comma") != std::string::npos);
   CHECK(error(R"("04.a": {"points": 2, "needs": "cpu", "todo": "x", "stub": "return 0;"})", "")
             .find("its stub does not say todo") != std::string::npos);
