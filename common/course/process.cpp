@@ -145,6 +145,8 @@ std::string signal_text(int signal) {
       return "SIGBUS: a bad address";
     case SIGILL:
       return "SIGILL: the end of a function was reached without a return";
+    case SIGXFSZ:
+      return "SIGXFSZ: it wrote more than 64 MiB";
     case SIGKILL:
       return "SIGKILL: it was ended from outside, perhaps for want of memory";
     default:

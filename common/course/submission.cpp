@@ -12,8 +12,9 @@ namespace {
 // No honest answer comes near it.
 constexpr std::size_t kMostBytes = 1 << 16;
 
-// Students' editors may write \r\n.
+// Students' editors may write \r\n, and a mark of UTF-8 at the beginning.
 std::string unix_lines(std::string text) {
+  if (text.rfind("\xEF\xBB\xBF", 0) == 0) text.erase(0, 3);
   text.erase(std::remove(text.begin(), text.end(), '\r'), text.end());
   if (!text.empty() && text.back() != '\n') text += '\n';
   return text;

@@ -228,8 +228,10 @@ TEST_CASE("cpu: what is not between the marks has no effect") {
   const fs::path windows = submit(homework, "windows", kRight);
   text = read_file(windows / "chapters/01_sum/sum.cpp");
   replace_all(text, "\n", "\r\n");
+  text = "\xEF\xBB\xBF" + text;
   write_file(windows / "chapters/01_sum/sum.cpp", text);
   CHECK(of(graded(project, windows), "01.mean").state == State::done);
+  CHECK(read_submission(project, windows).changed_outside.empty());
 }
 
 TEST_CASE("cpu: two wrong answers that make up for each other are two wrong answers") {
