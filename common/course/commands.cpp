@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 #include <thread>
 
@@ -63,14 +64,21 @@ const Chapter& find_chapter(const Manifest& manifest, const std::string& number)
   return manifest.chapter(number.size() == 1 ? "0" + number : number);
 }
 
-// `id`, or all ids of a chapter.
-std::vector<Verdict> check_one(Checker& checker, const Student& student,
-                               const std::string& what) {
-  const Manifest& manifest = student.project.manifest;
-  if (what.find('.') != std::string::npos) {
-    return {checker.check(student.submission, manifest.region(what).id)};
+// The ids that the words of a command line stand for: ids, chapters' numbers, or nothing for
+// all.
+std::vector<std::string> ids_of(const Manifest& manifest,
+                                const std::vector<std::string>& words) {
+  if (words.empty()) return manifest.ids();
+  std::vector<std::string> ids;
+  for (const std::string& word : words) {
+    if (word.find('.') != std::string::npos) {
+      ids.push_back(manifest.region(word).id);
+    } else {
+      const Chapter& chapter = find_chapter(manifest, word);
+      ids.insert(ids.end(), chapter.ids.begin(), chapter.ids.end());
+    }
   }
-  return checker.check_chapter(student.submission, find_chapter(manifest, what));
+  return ids;
 }
 
 }  // namespace
@@ -109,27 +117,16 @@ bool command_check(const CommonArguments& common, const std::vector<std::string>
   CheckSettings settings = settings_of(common);
   settings.stop_at_failure = true;
   Checker checker(student.project, settings);
-  std::vector<std::string> all = what;
-  if (all.empty()) {
-    for (const Chapter& chapter : student.project.manifest.chapters)
-      all.push_back(chapter.number);
-  }
-  for (const std::string& one : all) {  // a word that is none is said before anything is built
-    if (one.find('.') == std::string::npos) {
-      find_chapter(student.project.manifest, one);
-    } else {
-      student.project.manifest.region(one);
-    }
-  }
+  const std::vector<std::string> ids = ids_of(student.project.manifest, what);
   std::map<State, int> counts;
-  for (const std::string& one : all) {
-    const std::vector<Verdict> verdicts = check_one(checker, student, one);
+  for (const std::string& id : ids) {
+    show_progress(id);
+    const Verdict verdict = checker.check(student.submission, id);
     clear_progress();
-    for (const Verdict& verdict : verdicts) {
-      student.progress.remember(verdict, student.submission.answers.at(verdict.id));
-      fmt::print("{}", screen.verdict(verdict, all.size() > 1 || verdicts.size() > 1));
-      if (verdict.most_points > 0) ++counts[verdict.state];  // else it is for a GPU only
-    }
+    student.progress.remember(verdict, student.submission.answers.at(id));
+    fmt::print("{}", screen.verdict(verdict, ids.size() > 1));
+    std::fflush(stdout);
+    if (verdict.most_points > 0) ++counts[verdict.state];  // else it is for a GPU only
   }
   tell_outside(student.submission);
   return tell_counts(counts);

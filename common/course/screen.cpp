@@ -84,7 +84,7 @@ std::string Screen::painted(State state, const std::string& text) const {
 std::string Screen::verdict(const Verdict& verdict, bool one_of_several) const {
   std::string text = painted(verdict.state, fmt::format("{}  {}: {}", sign(verdict.state),
                                                         verdict.id, to_string(verdict.state)));
-  text += verdict.seconds > 0 ? fmt::format("  ({:.1f} s)\n", verdict.seconds) : "\n";
+  text += verdict.seconds >= 0.1 ? fmt::format("  ({:.1f} s)\n", verdict.seconds) : "\n";
   const bool good = passes(verdict.state) && verdict.points == verdict.most_points;
   const bool open = verdict.state == State::not_started || verdict.state == State::needs_gpu;
   if (one_of_several && (good || open)) return text;
