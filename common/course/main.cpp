@@ -7,6 +7,7 @@
 #include "common/cli/error.hpp"
 #include "common/cli/options.hpp"
 #include "common/cli/program.hpp"
+#include "common/cli/value.hpp"
 #include "common/course/commands.hpp"
 #include "common/course/process.hpp"
 
@@ -28,10 +29,20 @@ struct Line {
 void add_common(CLI::App& app, Line& line) {
   app.add_option("--root", line.common.root,
                  "the homework's folder (default: found from here)");
-  app.add_option("--seed", line.common.seed, "seed of the data (default: a fresh one)");
-  app.add_option("--jobs", line.common.jobs,
-                 "tests at a time (default: the number of processors)")
-      ->check(CLI::PositiveNumber);
+  app.add_option_function<std::string>(
+         "--seed",
+         [&](const std::string& text) { cli::parse_value("--seed", text, line.common.seed); },
+         "seed of the data (default: a fresh one)")
+      ->type_name("N");
+  app.add_option_function<std::string>(
+         "--jobs",
+         [&](const std::string& text) {
+           std::int64_t jobs = 0;
+           cli::parse_value("--jobs", text, jobs, {1, 1024});
+           line.common.jobs = static_cast<int>(jobs);
+         },
+         "tests at a time (default: the number of processors)")
+      ->type_name("N");
   app.add_flag("--no-gpu", line.common.no_gpu, "leave the GPU alone");
 }
 
@@ -132,6 +143,15 @@ void run_command_line(const cli::Arguments& arguments, Line& line) {
   app.require_subcommand(1);
   add_student_commands(app, line);
   add_instructor_commands(app, line);
+  const bool word = !arguments.empty() && arguments.front().rfind("-", 0) != 0;
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  const bool known = std::any_of(
+      commands.begin(), commands.end(),
+      [&](const CLI::App* command) { return command->get_name() == arguments.front(); });
+  if (word && !known) {
+    throw cli::UsageError("there is no command '" + arguments.front() +
+                          "'; course --help lists them");
+  }
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   try {
     app.parse(reversed.empty() ? std::vector<std::string>{"--help"} : reversed);

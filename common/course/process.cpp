@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 extern char** environ;
 
@@ -61,6 +62,7 @@ void limit(decltype(RLIMIT_AS) what, rlim_t value) {
 
 volatile std::sig_atomic_t interrupted = 0;
 void note_interrupt(int) { interrupted = 1; }
+std::function<bool()> interrupt_if;  // empty, but while an InterruptIf lives
 
 }  // namespace
 
@@ -70,9 +72,16 @@ void catch_interrupts() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
 }
 
+bool is_told_to_end() { return interrupted; }
+
 void stop_if_interrupted() {
-  if (interrupted) throw Interrupted();
+  if (interrupted || (interrupt_if && interrupt_if())) throw Interrupted();
 }
+
+InterruptIf::InterruptIf(std::function<bool()> condition) {
+  interrupt_if = std::move(condition);
+}
+InterruptIf::~InterruptIf() { interrupt_if = nullptr; }
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
@@ -102,8 +111,15 @@ Child::Child(const Command& command) : began_(now_seconds()), limit_(command.sec
 
 Child::~Child() {
   if (over_) return;
+  kill(-pid_, SIGTERM);  // a build takes back what it has half done
+  bool reaped = false;
+  const double end = now_seconds() + 1;
+  while (now_seconds() < end && kill(-pid_, 0) == 0) {
+    reaped = reaped || waitpid(pid_, nullptr, WNOHANG) == pid_;
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  }
   kill_group();
-  waitpid(pid_, nullptr, 0);
+  if (!reaped) waitpid(pid_, nullptr, 0);
 }
 
 void Child::kill_group() const { kill(-pid_, SIGKILL); }

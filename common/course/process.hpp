@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -58,6 +59,18 @@ struct Interrupted : std::runtime_error {
 };
 void catch_interrupts();
 void stop_if_interrupted();
+
+// While this lives, `condition` interrupts, too. It is asked every few milliseconds while a
+// child runs.
+class InterruptIf {
+ public:
+  explicit InterruptIf(std::function<bool()> condition);
+  ~InterruptIf();
+  InterruptIf(const InterruptIf&) = delete;
+};
+
+// Whether it was Ctrl-C, or a signal like it: then there is no going on.
+bool is_told_to_end();
 
 // Seconds on a clock that only goes forward.
 double now_seconds();

@@ -53,7 +53,10 @@ std::string dump(const Json& json) {
 
 std::string escaped(const std::string& text) {
   std::string xml;
-  for (const char c : text) {
+  // names may be in any alphabet; bytes that are no UTF-8 are replaced
+  const auto replace = Json::error_handler_t::replace;
+  const auto valid = Json::parse(Json(text).dump(-1, ' ', false, replace)).get<std::string>();
+  for (const char c : valid) {
     if (c == '&') {
       xml += "&amp;";
     } else if (c == '<') {
@@ -64,7 +67,7 @@ std::string escaped(const std::string& text) {
       xml += "&quot;";
     } else {
       const bool printable = static_cast<unsigned char>(c) >= 0x20 || c == '\n' || c == '\t';
-      xml += printable && static_cast<unsigned char>(c) < 0x7f ? c : '?';
+      xml += printable && c != 0x7f ? c : '?';
     }
   }
   return xml;

@@ -28,6 +28,8 @@ class Keys {
   }
   Keys(const Keys&) = delete;
 
+  bool terminal() const { return terminal_; }
+
   // The next key, or 0 if none comes for `milliseconds`.
   char wait(int milliseconds) {
     pollfd input{open_ ? 0 : -1, POLLIN, 0};
@@ -62,12 +64,12 @@ class Watcher {
       check(now, id_);
     }
     help();
-    Keys keys;
-    for (char key = 0; key != 'q'; key = keys.wait(300)) {
+    for (char key = 0; key != 'q'; key = next_key()) {
       stop_if_interrupted();
       const Submission after = read_submission(project_, project_.root);
       press(key, after);
-      if (after.answers.at(id_).body != now.answers.at(id_).body || !same_problem(after, now)) {
+      if (again_ || after.answers.at(id_).body != now.answers.at(id_).body ||
+          !same_problem(after, now)) {
         check(after, id_);
         help();
       } else {
@@ -93,13 +95,33 @@ class Watcher {
     return a.answers.at(id_).problem == b.answers.at(id_).problem;
   }
 
-  void check(const Submission& submission, const std::string& id) {
+  char next_key() {
+    const char key = pressed_ ? pressed_ : keys_.wait(300);
+    pressed_ = 0;
+    return key;
+  }
+
+  // Nobody waits for a loop without end: a save begins the check anew, q ends it. What else is
+  // pressed has its turn afterwards.
+  void check(const Submission& submission, const std::string& id) try {
+    const fs::path file = project_.root / submission.answers.at(id).file;
+    std::error_code error;
+    const auto saved = fs::last_write_time(file, error);
+    again_ = false;
+    const InterruptIf interrupt([&] {
+      if (keys_.terminal() && !pressed_) pressed_ = keys_.wait(0);
+      again_ = id == id_ && fs::last_write_time(file, error) != saved;
+      return again_ || pressed_ == 'q';
+    });
     Checker checker(project_, settings_);
     const Verdict verdict = checker.check(submission, id);
     progress_.remember(verdict, submission.answers.at(id));
     if (live_) say("\r\033[K");
     say("\n" + screen_.verdict(verdict));
     if (id == id_ && passes(verdict.state)) say("      n goes on to the next one.\n");
+  } catch (const Interrupted&) {
+    if (is_told_to_end()) throw;
+    if (live_) say("\r\033[K");
   }
 
   // Meanwhile the chapter's tests are compiled, so that the verdict comes soon after the save.
@@ -165,6 +187,9 @@ class Watcher {
   Progress progress_;
   Screen screen_;
   std::string id_;
+  Keys keys_;
+  char pressed_ = 0;    // during a check
+  bool again_ = false;  // the file was saved during a check
   bool live_ = false;
 };
 

@@ -2,7 +2,9 @@
 // compiles in a second.
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "common/cli/error.hpp"
 #include "common/course/autograder.hpp"
@@ -369,6 +371,9 @@ TEST_CASE("cpu: grades as JSON and JUnit and CSV and for Gradescope") {
   Grade grade =
       graded(project, submit(homework, "a \"b\" <c>", right_but("01.mean", "  return -1;\n")));
   grade.submission = "a \"b\" <c>";
+  Grade named = grade;
+  named.submission = "Zo\xC3\xAB \xFF";
+  CHECK(contains(to_junit({named}), "name=\"Zo\xC3\xAB \xEF\xBF\xBD\""));
   const std::string json = to_json({grade}), junit = to_junit({grade}),
                     scope = to_gradescope(project, grade);
   CHECK(contains(json, "\"submission\": \"a \\\"b\\\" <c>\""));
@@ -442,7 +447,12 @@ TEST_CASE("cpu: the commands of a student") {
         "error: there is no '01.none'; `course list` shows what there is\n");
   CHECK(course({"hint", "01.shown"}).err ==
         "error: 01.shown is given: there is nothing to do in it\n");
-  CHECK(course({"juggle"}).exit_code == 2);
+  CHECK(course({"juggle"}).err ==
+        "error: there is no command 'juggle'; course --help lists them\n");
+  for (const char* seed : {"-3", "x", "99999999999999999999999"}) {
+    CHECK(contains(course({"check", "01.sum", "--seed", seed}).err, "error: --seed "));
+  }
+  CHECK(contains(course({"check", "01.sum", "--jobs", "0"}).err, "error: --jobs "));
   CHECK(course({"--help"}).exit_code == 0);
 }
 
@@ -463,6 +473,32 @@ TEST_CASE("cpu: watch answers to keys without a terminal") {
   CHECK(contains(text, "01.twice-cuda  (CUDA, 1 point)"));
   CHECK(contains(text, "0 of 3 exercises"));
   CHECK_FALSE(contains(text, "\033["));
+}
+
+TEST_CASE("cpu: watch begins anew when a save comes before the verdict") {
+  const Homework homework;
+  const auto save = [&](const std::string& body) {
+    write_file(homework.file(), replace_bodies("chapters/01_sum/sum.cpp",
+                                               read_file(homework.file()), {{"01.sum", body}}));
+  };
+  const fs::path out = homework.folder.path() / "out";
+  save("  for (volatile int i = 0;; i = i + 1) {}\n");
+  Child watch({{FLASH_STEPS_COURSE, "watch", "01.sum", "--root", homework.root().string()},
+               {},
+               out,
+               "",
+               60,
+               0});
+  const double began = now_seconds();
+  bool saved = false;
+  while (!watch.ended() && now_seconds() < began + 50) {
+    if (!saved && now_seconds() > began + 1) save(kRight.at("01.sum"));
+    saved = saved || now_seconds() > began + 1;
+    if (fs::exists(out) && contains(read_file(out), "01.sum: done")) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  CHECK(contains(read_file(out), "01.sum: done"));
+  CHECK_FALSE(contains(read_file(out), "timed out"));
 }
 
 // What `course verify` can say without building anything, of the real course.
