@@ -191,8 +191,8 @@ void Checker::check_on_gpu(const Submission& submission, Verdict& verdict) {
   const GradedRegion& region = project_.manifest.region(verdict.id);
   const bool only_there = verdict.state == State::needs_gpu;
   if (region.needs == Needs::cpu || !(passes(verdict.state) || only_there)) return;
-  if (!settings_.gpu && only_there) return;
   if (!settings_.gpu) {
+    if (only_there) return;
     verdict.state = State::not_on_gpu;
     verdict.lines.front() += " in the simulator";
     return;
@@ -238,7 +238,6 @@ std::vector<Verdict> Checker::check_chapter(const Submission& submission,
                                             const std::function<void(const Verdict&)>& done) {
   std::vector<Verdict> verdicts;
   for (const std::string& id : chapter.ids) {
-    tell(id);
     verdicts.push_back(check(submission, id));
     if (done) done(verdicts.back());
   }

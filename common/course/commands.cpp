@@ -120,7 +120,6 @@ bool command_check(const CommonArguments& common, const std::vector<std::string>
   const std::vector<std::string> ids = ids_of(student.project.manifest, what);
   std::map<State, int> counts;
   for (const std::string& id : ids) {
-    show_progress(id);
     const Verdict verdict = checker.check(student.submission, id);
     clear_progress();
     student.progress.remember(verdict, student.submission.answers.at(id));

@@ -121,8 +121,8 @@ void command_grade(const CommonArguments& common, const GradeArguments& argument
       });
     } catch (const Interrupted&) {
       throw;
-    } catch (
-        const std::exception& error) {  // one that nobody thought of costs the others nothing
+    } catch (const std::exception& error) {
+      // whatever it is, it costs the others nothing
       grades.back() = start_grade(project, name_of(path), settings, error.what());
       write();
     }

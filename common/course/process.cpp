@@ -35,6 +35,8 @@ std::vector<std::string> merged_environment(const std::map<std::string, std::str
   return result;
 }
 
+constexpr int kMostMebibytes = 64;  // of a file that tested code writes
+
 void limit(decltype(RLIMIT_AS) what, rlim_t value) {
   const rlimit both{value, value};
   setrlimit(what, &both);
@@ -53,7 +55,7 @@ void limit(decltype(RLIMIT_AS) what, rlim_t value) {
   limit(RLIMIT_CORE, 0);
   if (command.memory_gib > 0) {
     limit(RLIMIT_AS, static_cast<rlim_t>(command.memory_gib) << 30);
-    limit(RLIMIT_FSIZE, rlim_t{64} << 20);
+    limit(RLIMIT_FSIZE, rlim_t{kMostMebibytes} << 20);
   }
   environ = environment;
   execvp(arguments[0], arguments.data());
@@ -162,7 +164,7 @@ std::string signal_text(int signal) {
     case SIGILL:
       return "SIGILL: the end of a function was reached without a return";
     case SIGXFSZ:
-      return "SIGXFSZ: it wrote more than 64 MiB";
+      return "SIGXFSZ: it wrote more than " + std::to_string(kMostMebibytes) + " MiB";
     case SIGKILL:
       return "SIGKILL: it was ended from outside, perhaps for want of memory";
     default:

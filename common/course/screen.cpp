@@ -67,8 +67,7 @@ std::string advice_on_wrong(const std::string& line) {
 std::string advice_on_error(const std::string& line) {
   if (line.find("no matching function") != std::string::npos)
     return "Do the arguments' types fit its declaration? A template may want its type named, "
-           "as "
-           "in f<T>(...).";
+           "as in f<T>(...).";
   return "Begin with the first error; the ones after it may follow from it.";
 }
 

@@ -179,6 +179,12 @@ TEST_CASE("cpu: submissions get what they deserve") {
   CHECK(contains(line(of(leaver, "01.sum")), "ended by itself (exit code 0)"));
   CHECK(leaver.points() == 3);
 
+  const Grade endless =
+      grade_of("endless", right_but("01.sum", "  while (true) __builtin_puts(\"" +
+                                                  std::string(1000, 'x') + "\");\n"));
+  CHECK(of(endless, "01.sum").state == State::crashed);
+  CHECK(contains(line(of(endless, "01.sum")), "SIGXFSZ: it wrote more than 64 MiB"));
+
   const Grade crash = grade_of(
       "crash", right_but("01.mean", "  return *static_cast<volatile double*>(nullptr);\n"));
   CHECK(of(crash, "01.mean").state == State::crashed);
@@ -319,6 +325,20 @@ TEST_CASE("cpu: tested code does not run where the grader works") {
   CHECK_FALSE(fs::exists(name));
 }
 
+TEST_CASE("cpu: an exercise that nobody could have points for is not handed out") {
+  const Homework homework;
+  const fs::path root = homework.folder.path() / "reference";
+  std::string manifest = read_file(root / "chapters/course.json");
+  replace_all(manifest, "\"cpu: the mean of a few\": [\"01.sum\", \"01.mean\"]",
+              "\"cpu: the mean of a few\": [\"01.sum\"]");
+  write_file(root / "chapters/course.json", manifest);
+  CHECK_THROWS_WITH_AS(make_starter(load_project(root), {"01"}),
+                       "no test belongs to 01.mean in chapters/course.json; `course learn 01` "
+                       "finds some",
+                       cli::UsageError);
+  CHECK_THROWS_WITH_AS(parse_chapters("4-2"), "--chapters: 4-2 is no range", cli::UsageError);
+}
+
 TEST_CASE("cpu: a starter without its solutions is not taken for the reference") {
   const Homework homework;
   fs::remove_all(homework.root() / ".course");
@@ -437,6 +457,17 @@ TEST_CASE("cpu: the commands of a student") {
   CHECK(contains(course({"list"}).out, "01 Sums: 0 of 3"));
   CHECK(course({"solution", "01.raw-cuda", "--no-gpu"}).exit_code == 2);
 
+  const std::string whole = read_file(homework.file());
+  write_file(homework.file(), whole + "// [begin 01.mean]\n");
+  const auto refused = course({"reset", "01.sum"});
+  CHECK(refused.exit_code == 2);
+  CHECK(contains(refused.err, "error: mend this first: chapters/01_sum/sum.cpp:"));
+  CHECK(read_file(homework.file()) == whole + "// [begin 01.mean]\n");
+  write_file(homework.file(), whole);
+  const auto bogus = course({"check", "01.sum", "bogus"});
+  CHECK(bogus.exit_code == 2);
+  CHECK(bogus.out.empty());  // said before anything is tried
+
   const auto reset = course({"reset", "01.sum"});
   CHECK(contains(reset.out, ".course/backups/01.sum.1"));
   CHECK(read_file(homework.root() / ".course/backups/01.sum.1") == "  return 7;\n");
@@ -525,6 +556,7 @@ TEST_CASE("cpu: an instructor's commands") {
         "submission,points,most_points,01.sum,01.mean,01.twice-cuda,01.raw-cuda\n\"anne\",7,7,"
         "4,2,1,0\n\"bob\",0,7,0,0,0,0\n");
   CHECK(course({"grade", homework.folder.file("empty"), "--root", starter}).exit_code == 2);
+  CHECK(course({"grade", folder, "--root", starter, "--csv", "--json"}).exit_code == 2);
   const std::string results = homework.folder.file("results.json");
   CHECK(course({"grade", reference + "/tests", "--root", starter, "--gradescope", "--out",
                 results, "--no-gpu"})

@@ -257,6 +257,7 @@ TEST_CASE("cpu: errors are found in what compilers print") {
       "expected ';'\n    3 | x\n"
       "a.cu(7): error: identifier \"y\" is undefined\nld: sum.cpp:(.text+0x1): undefined "
       "reference to `f()'\n"
+      "chapters/a.cpp:3:5: error: expected ';'\n"  // again
       "ninja: build stopped\n";
   const auto errors = find_errors(log, 10);
   REQUIRE(errors.size() == 3);
